@@ -1,0 +1,71 @@
+# Everything that a developer and CI do with this repository; `make` alone lists it.
+# One virtual environment serves all targets: it is made once, and again when a lock file changes.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The lock files are for CPython 3.11.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCKS := requirements/engine-cpu.lock requirements/dev.lock
+PYTEST := $(BIN)/python -m pytest
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help venv demo check test e2e bench lint-fix clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Make the virtual environment that all other targets use
+
+$(STAMP): $(LOCKS) pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	  echo "The lock files need CPython 3.11, and $(PYTHON) is not that: make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; }
+	@test -x $(BIN)/python || { echo "[1/4] making $(VENV)"; "$(PYTHON)" -m venv $(VENV); }
+	@echo "[2/4] installing the engine's packages (about 1 GB; a few minutes the first time)"
+	@$(PIP) install -qq --no-deps -r requirements/engine-cpu.lock
+	@echo "[3/4] installing the development packages"
+	@$(PIP) install -qq --no-deps -r requirements/dev.lock
+	@echo "[4/4] installing Sternpost itself, editable"
+	@$(PIP) install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## Show the whole of Sternpost on this machine, on a small model
+	@$(BIN)/sternpost model fetch
+	@$(BIN)/python -m bench.demo
+
+check: $(STAMP) ## Formatting, lint, types, import rules and layout
+	@echo "== format";  $(BIN)/ruff format --check --quiet . || { echo "run: make lint-fix" >&2; exit 1; }
+	@echo "== lint";    $(BIN)/ruff check --quiet .
+	@echo "== types";   $(BIN)/mypy
+	@echo "== imports"; $(BIN)/lint-imports --no-logo
+	@echo "== layout";  $(PYTEST) -q tests/unit/test_layout.py tests/unit/test_tidy.py
+
+test: check ## check, the tests, and the tests against the real vLLM
+	@echo "== tests"
+	@$(PYTEST) -q
+	@echo "== model"
+	@$(BIN)/sternpost model fetch
+	@echo "== tests against vLLM"
+	@$(PYTEST) -q -m "engine and not slow"
+
+e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
+	@$(BIN)/sternpost model fetch
+	@$(PYTEST) -q -m "engine or slow"
+
+bench: $(STAMP) ## Run every benchmark
+	@$(BIN)/sternpost model fetch
+	@for benchmark in bench/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+
+lint-fix: $(STAMP) ## Format, and mend what ruff can mend
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+clean: ## Remove everything that is made, the virtual environment too
+	@rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

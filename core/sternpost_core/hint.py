@@ -1,0 +1,193 @@
+"""
+What gateway and engine say to each other about one request.
+
+The gateway sends a `Hint` in the body field `kv_transfer_params.sternpost`; the engine answers with a
+`Report` in `usage.prompt_tokens_details.sternpost`. Both carry a version, so that a gateway and an engine
+of neighbouring releases understand each other: unknown keys are ignored, a missing key takes its default,
+another version is an error. The engine trusts no hint: it compares token ids before it reuses anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any, Final
+
+from sternpost_core.errors import Fault, HintError
+
+HINT_VERSION: Final = 1
+"""The version of hint and report that this release speaks."""
+
+HINT_FIELD: Final = "sternpost"
+"""The key below `kv_transfer_params` and below `usage.prompt_tokens_details`."""
+
+TOKENS_MAX: Final = 2**31 - 1
+"""The largest token count or epoch that a hint may carry."""
+
+SCAFFOLD_LENGTH_MAX: Final = 64
+"""A scaffold id is a SHA-256 in hexadecimal."""
+
+
+class Operation(StrEnum):
+    """What the engine is asked to do with its suffix store."""
+
+    READ = "read"
+    BUILD = "build"
+    OFF = "off"
+
+
+class Mode(StrEnum):
+    """How a stored tail is put at its place: keys rotated to it, or always at one anchor."""
+
+    ROTATE = "rotate"
+    ANCHOR = "anchor"
+
+
+class Reason(StrEnum):
+    """Why a request did, or did not, reuse a tail. The values are metric labels."""
+
+    HIT = "hit"
+    BUILT = "built"
+    NOT_ASKED = "not_asked"
+    OFF = "off"
+    BAD_HINT = "bad_hint"
+    UNSUPPORTED = "unsupported"
+    NOT_BUILT = "not_built"
+    BUILDING = "building"
+    TAIL_TOO_SHORT = "tail_too_short"
+    TAIL_SHARE_TOO_SMALL = "tail_share_too_small"
+    TAIL_TOO_LONG = "tail_too_long"
+    FALSE_HIT = "false_hit"
+    MIDDLE_OVER_ANCHOR = "middle_over_anchor"
+    MIDDLE_TOO_LONG = "middle_too_long"
+    PREFIX_COVERS = "prefix_covers"
+    PROMPT_LOGPROBS = "prompt_logprobs"
+    POOLING = "pooling"
+    MULTIMODAL = "multimodal"
+    REMOTE_KV = "remote_kv"
+    PREEMPTED = "preempted"
+    POOL_FULL = "pool_full"
+    COPY_FAILED = "copy_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """
+    What the gateway asks of the engine for one request.
+
+    `prefix_tokens` and `tail_tokens` count the prompt's first and last tokens that the policy calls fixed;
+    `head`, `last` and `match` count tail tokens to compute afresh; `scaffold` is the id of the tokens that
+    the tail's KV is encoded after. A build's prompt is scaffold + tail and nothing else.
+    """
+
+    op: Operation
+    tail_tokens: int = 0
+    prefix_tokens: int = 0
+    epoch: int = 0
+    mode: Mode = Mode.ROTATE
+    anchor: int = 0
+    head: int = 0
+    last: int = 32
+    match: int = 0
+    kind: str = ""
+    scaffold: str = ""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the hint as the engine reads it, `v` first."""
+        return {"v": HINT_VERSION, **{key: _plain(value) for key, value in asdict(self).items()}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """
+    What the engine did for one request; the three counts add up to the prompt's tokens.
+
+    `engine` is the model batch id: it changes with every start of the engine, so that a gateway notices
+    when everything that it believed about the engine's store is void.
+    """
+
+    prefix_tokens: int
+    suffix_tokens: int
+    computed_tokens: int
+    reason: Reason
+    engine: str = ""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the report as a client reads it, `v` first."""
+        return {"v": HINT_VERSION, **{key: _plain(value) for key, value in asdict(self).items()}}
+
+
+def parse_hint(mapping: object) -> Hint:
+    """
+    Read a hint.
+
+    Raises:
+        HintError: with every fault, when `mapping` is not an object, has another version, or a field has
+            a wrong type or is out of range.
+    """
+    if not isinstance(mapping, Mapping):
+        raise HintError("hint", [Fault(HINT_FIELD, type(mapping).__name__, "an object")])
+    faults: list[Fault] = []
+    values = {
+        field.name: _read_field(field.name, mapping[field.name], faults)
+        for field in fields(Hint)
+        if field.name in mapping
+    }
+    if mapping.get("v") != HINT_VERSION:
+        faults.append(Fault(f"{HINT_FIELD}.v", repr(mapping.get("v")), str(HINT_VERSION)))
+    if "op" not in mapping:
+        faults.append(Fault(f"{HINT_FIELD}.op", "nothing", _choices(Operation)))
+    if faults:
+        raise HintError("hint", faults)
+    return Hint(**values)
+
+
+def parse_report(mapping: object) -> Report | None:
+    """Read a report, or return None for anything that this release does not understand."""
+    if not isinstance(mapping, Mapping) or mapping.get("v") != HINT_VERSION:
+        return None
+    counts = [mapping.get(key) for key in ("prefix_tokens", "suffix_tokens", "computed_tokens")]
+    reason = mapping.get("reason")
+    if not all(_is_count(count) for count in counts) or reason not in set(Reason):
+        return None
+    prefix, suffix, computed = (int(count) for count in counts if count is not None)
+    engine = mapping.get("engine")
+    return Report(
+        prefix_tokens=prefix,
+        suffix_tokens=suffix,
+        computed_tokens=computed,
+        reason=Reason(reason),
+        engine=engine if isinstance(engine, str) else "",
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _choices(kind: type[StrEnum]) -> str:
+    return ", ".join(member.value for member in kind)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= TOKENS_MAX
+
+
+def _read_field(name: str, value: object, faults: list[Fault]) -> Any:
+    path = f"{HINT_FIELD}.{name}"
+    if name in ("op", "mode"):
+        kind: type[StrEnum] = Operation if name == "op" else Mode
+        if isinstance(value, str) and value in set(kind):
+            return kind(value)
+        faults.append(Fault(path, repr(value)[:80], _choices(kind)))
+        return None
+    if name in ("kind", "scaffold"):
+        if isinstance(value, str) and len(value) <= SCAFFOLD_LENGTH_MAX:
+            return value
+        faults.append(Fault(path, repr(value)[:80], f"a string of at most {SCAFFOLD_LENGTH_MAX} characters"))
+        return None
+    if _is_count(value):
+        return value
+    faults.append(Fault(path, repr(value)[:80], f"an integer from 0 to {TOKENS_MAX}"))
+    return None

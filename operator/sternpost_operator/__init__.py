@@ -1,0 +1,1 @@
+"""Supervises engines and gateways: on Kubernetes as an operator, on one machine as `sternpost up`."""
