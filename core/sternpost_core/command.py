@@ -93,12 +93,21 @@ def _add_command(subparsers: Any, installed: Installed, environment: Mapping[str
     try:
         command: Command = installed.entry_point.load()
     except ImportError as error:
-        # A part whose extra is not installed stays visible, and says what is missing when it is asked for.
-        command = _Unavailable(installed, error)
+        _add_unavailable(subparsers, installed, error)
+        return
     parser = subparsers.add_parser(installed.name, help=command.summary, description=command.summary)
     parser.set_defaults(run_command=command)
     command.add_arguments(parser)
     apply_environment(parser, environment)
+
+
+def _add_unavailable(subparsers: Any, installed: Installed, error: ImportError) -> None:
+    # A part whose extra is not installed stays visible, and says what is missing when it is asked for:
+    # whatever flags it is given, so none of them may be read as a flag here.
+    command = _Unavailable(error)
+    parser = subparsers.add_parser(installed.name, help=command.summary, prefix_chars="\0", add_help=False)
+    parser.set_defaults(run_command=command)
+    command.add_arguments(parser)
 
 
 def apply_environment(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
@@ -121,7 +130,7 @@ def apply_environment(parser: argparse.ArgumentParser, environment: Mapping[str,
 def _take_default(parser: argparse.ArgumentParser, action: argparse.Action, name: str, text: str) -> None:
     words = text.split(",") if isinstance(action, argparse._AppendAction) else [text]
     values = [_convert(parser, action, name, word) for word in words]
-    action.default = values if isinstance(action, argparse._AppendAction) else values[0]
+    action.default = _Replaceable(values) if isinstance(action, argparse._AppendAction) else values[0]
     action.required = False
 
 
@@ -139,10 +148,18 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, name: str
     return value
 
 
+class _Replaceable(list[Any]):
+    """A repeated flag's values from the environment, which the first flag that is given replaces."""
+
+    def __copy__(self) -> list[Any]:
+        # argparse copies the default before it appends a flag's value to it.
+        return []
+
+
 class _Unavailable:
     """Stands in for a subcommand whose part cannot be imported here."""
 
-    def __init__(self, installed: Installed, error: ImportError) -> None:
+    def __init__(self, error: ImportError) -> None:
         self.summary = f"(not available: {error})"
         self._error = error
 
