@@ -1,4 +1,4 @@
-"""`python -m sternpost_core`: the console command for whoever starts it by interpreter, as `sternpost up` does."""
+"""The console command as `python -m sternpost_core`, for programs that start it by interpreter."""
 
 import sys
 
