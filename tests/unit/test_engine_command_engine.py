@@ -56,11 +56,12 @@ def test_command_carries_the_setting(changes: dict[str, Any], flag: str, expecte
 
 
 def test_command_names_the_connector() -> None:
-    """vLLM loads the connector by its module, for both directions."""
+    """vLLM loads the connector by its module, and computes what could not be loaded."""
     expected = {
         "kv_connector": "SternpostConnector",
         "kv_connector_module_path": "sternpost_engine.connector",
         "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
     }
 
     assert expected == json.loads(flag_value(engine_command(settings()), "--kv-transfer-config"))
