@@ -1,0 +1,389 @@
+"""
+JSON bodies as byte spans, and edits as splices into the bytes that came.
+
+A body is checked once and never written anew: number spelling, key order, escapes and white space survive
+because nothing but the spans named by an edit is touched. The check is strict where two readers could read
+two things: duplicate keys, lone surrogates and invalid UTF-8 are refused.
+
+The standard library's scanner works on text and knows positions in text only, so the body is read as
+Latin-1: one character per byte, every position a byte position, and JSON's own syntax is ASCII anyway.
+Strings seen this way are not the strings that were meant; `value` and the keys of `members` are decoded
+from the body's UTF-8.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, NoReturn
+
+from sternpost_core.errors import BodyError, Fault
+from sternpost_core.jsonpath import constant_path, duplicate_path, long_integer_path, path_at, too_deep_path
+
+DEPTH_MAX: Final = 128
+"""How many arrays and objects may be open at once, the top-level object included."""
+
+DIGITS_MAX: Final = 4300
+"""How many digits an integer may have; what Python itself converts."""
+
+_CHUNK_BYTES: Final = 65536
+_SPACES: Final = frozenset(" \t\n\r")
+_CONTAINERS: Final = frozenset({dict, list})
+_WHITESPACE: Final = re.compile(r"[ \t\n\r]*")
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONE_HIGH: Final = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+_LONE_LOW: Final = re.compile(rb"\\u[dD][c-fC-F](?<!\\u[dD][89abAB]..\\u[dD].)")
+
+
+class Span(NamedTuple):
+    """The bytes from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class Member(NamedTuple):
+    """Where one key, quotes included, and its value stand."""
+
+    key_span: Span
+    value_span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """
+    A checked body: `members` are those of the top-level object, which is at `span`.
+
+    `text` is the body read as Latin-1. The representation shows nothing of what the client wrote.
+    """
+
+    body: bytes = field(repr=False)
+    text: str = field(repr=False)
+    span: Span
+    members: Mapping[str, Member] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Put `replacement` in the place of the bytes from `start` up to `end`."""
+
+    start: int
+    end: int
+    replacement: bytes = field(repr=False)
+
+
+class _Duplicate(Exception):
+    """A key stands twice in one object."""
+
+
+class _Constant(Exception):
+    """NaN, Infinity or -Infinity, which JSON does not have."""
+
+
+def scan(body: bytes) -> Document:
+    """
+    Check a body and find the members of its top-level object.
+
+    Raises:
+        BodyError: for anything but a JSON object in UTF-8 without byte order mark, duplicate keys, lone
+            surrogates, NaN, Infinity, integers over 4,300 digits and nesting over `DEPTH_MAX`. The fault
+            names the path and the byte, and never repeats the body.
+    """
+    _check_encoding(body)
+    text = body.decode("latin-1")
+    start = _skip(text, 0)
+    if text[start : start + 1] != "{":
+        raise _fault("body", "something else" if text[start:] else "nothing", "a JSON object")
+    try:
+        members, end, values = _scan_object(body, text, start)
+    except json.JSONDecodeError as error:
+        raise _malformed(text, error.pos) from None
+    except _Duplicate:
+        raise _fault(duplicate_path(body.decode()), "a duplicate key", "each key once") from None
+    except _Constant as constant:
+        raise _fault(constant_path(text), str(constant), "a JSON number") from None
+    except RecursionError:
+        raise _too_deep(text) from None
+    except ValueError:
+        raise _fault(long_integer_path(text, DIGITS_MAX), "a longer integer", f"{DIGITS_MAX} digits") from None
+    if (rest := _skip(text, end)) != len(text):
+        raise _malformed(text, rest)
+    _check_depth(text, values)
+    _check_surrogates(body, text)
+    return Document(body, text, Span(start, end), members)
+
+
+def elements(document: Document, span: Span) -> tuple[Span, ...]:
+    """Return the spans of the elements of the array at `span`; programmer error if there is no array."""
+    text = document.text
+    assert text[span.start] == "[", "not the span of an array"
+    position = _skip(text, span.start + 1)
+    found: list[Span] = []
+    while text[position] != "]":
+        _, end = _LOOSE.raw_decode(text, position)
+        found.append(Span(position, end))
+        position = _after_comma(text, end)
+    return tuple(found)
+
+
+def members(document: Document, span: Span) -> Mapping[str, Member]:
+    """Return the members of the object at `span`; programmer error if there is no object."""
+    assert document.text[span.start] == "{", "not the span of an object"
+    return {
+        _key(document.body, raw, member.key_span): member
+        for raw, member, _ in _walk_object(document.text, span.start, _LOOSE)
+    }
+
+
+def value(document: Document, span: Span) -> Any:
+    """Return the decoded JSON value at `span`."""
+    return json.loads(document.body[span.start : span.end])
+
+
+def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
+    """Return the body with the edits, which are in order and do not overlap, made; the same object for none."""
+    if not edits:
+        return body
+    pieces: list[bytes] = []
+    position = 0
+    for edit in edits:
+        assert position <= edit.start <= edit.end <= len(body), "edits are in order and do not overlap"
+        pieces += (body[position : edit.start], edit.replacement)
+        position = edit.end
+    pieces.append(body[position:])
+    return b"".join(pieces)
+
+
+def in_order(*groups: Iterable[Edit]) -> list[Edit]:
+    """Merge the edits of several helpers by their start; of two at one place, the earlier group's is first."""
+    return sorted((edit for group in groups for edit in group), key=lambda edit: edit.start)
+
+
+def set_member(document: Document, key: str, value_bytes: bytes) -> Edit:
+    """Replace the value of a top-level key, or append the key before the closing brace."""
+    (edit,) = edit_members(document, {key: value_bytes}, ())
+    return edit
+
+
+def remove_member(document: Document, key: str) -> Edit:
+    """Remove a top-level key that is there, with its comma."""
+    assert key in document.members, "only a key that is there can be removed"
+    (edit,) = edit_members(document, {}, (key,))
+    return edit
+
+
+def edit_members(
+    document: Document,
+    set: Mapping[str, bytes],  # noqa: A002 - the pair set and remove says it best
+    remove: Collection[str],
+) -> list[Edit]:
+    """Set and remove several top-level keys at once; keys to remove that are not there are passed over."""
+    return edit_object(document, document.span, document.members, set, remove)
+
+
+def edit_object(
+    document: Document,
+    span: Span,
+    present: Mapping[str, Member],
+    set: Mapping[str, bytes],  # noqa: A002 - the pair set and remove says it best
+    remove: Collection[str],
+) -> list[Edit]:
+    """Do what `edit_members` does to the object at `span`, whose members are `present`."""
+    assert not any(key in set for key in remove), "a key is set or removed, not both"
+    removals = _removals(list(present.items()), remove)
+    replacements = [
+        Edit(*present[key].value_span, replacement) for key, replacement in set.items() if key in present
+    ]
+    added = [_encode_key(key) + b":" + new for key, new in set.items() if key not in present]
+    last = max((member.value_span.end for member in present.values()), default=span.start + 1)
+    follows = any(key not in remove for key in present)
+    appended = [Edit(last, last, b"," * follows + b",".join(added))] if added else []
+    return in_order(removals, replacements, appended)
+
+
+def move_element_to_end(document: Document, array_span: Span, index: int) -> list[Edit]:
+    """Move one array element, byte for byte, behind the last one; the separator that followed it goes along."""
+    spans = elements(document, array_span)
+    assert 0 <= index < len(spans), "no such element"
+    if index == len(spans) - 1:
+        return []
+    moved, following, last = spans[index], spans[index + 1], spans[-1]
+    separator = document.body[moved.end : following.start]
+    element = document.body[moved.start : moved.end]
+    return [Edit(moved.start, following.start, b""), Edit(last.end, last.end, separator + element)]
+
+
+def _removals(present: Sequence[tuple[str, Member]], remove: Collection[str]) -> list[Edit]:
+    """
+    Cut the members to remove, each with exactly one comma.
+
+    Behind a member that stays, the comma in front goes; before the first that stays, the comma behind. With
+    {"a":1,"b":2,"c":3}: removing b and c cuts `,"b":2` and `,"c":3`; removing a and b cuts `"a":1,` and
+    `"b":2,`; removing all three cuts `"a":1,`, `"b":2,` and `"c":3`.
+    """
+    edits: list[Edit] = []
+    kept_before = False
+    for position, (key, member) in enumerate(present):
+        if key not in remove:
+            kept_before = True
+        elif kept_before:
+            edits.append(Edit(present[position - 1][1].value_span.end, member.value_span.end, b""))
+        else:
+            follower = present[position + 1][1].key_span.start if position + 1 < len(present) else None
+            edits.append(Edit(member.key_span.start, follower or member.value_span.end, b""))
+    return edits
+
+
+def _encode_key(key: str) -> bytes:
+    return json.dumps(key, ensure_ascii=False).encode()
+
+
+def _check_encoding(body: bytes) -> None:
+    if body.startswith(codecs.BOM_UTF8):
+        raise _fault("body", "a byte order mark", "UTF-8 without a byte order mark")
+    if body.isascii():
+        return
+    # Chunks keep the decoded text small: one emoji in a long ASCII body would otherwise cost four times its size.
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), _CHUNK_BYTES):
+        try:
+            decoder.decode(body[start : start + _CHUNK_BYTES], start + _CHUNK_BYTES >= len(body))
+        except UnicodeDecodeError:
+            raise _invalid_utf8(body) from None
+
+
+def _invalid_utf8(body: bytes) -> BodyError:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        path = path_at(body.decode("latin-1"), error.start)
+        return _fault(path, f"invalid UTF-8 at byte {error.start}", "UTF-8")
+    raise AssertionError("decoding in chunks and at once disagree")
+
+
+def _scan_object(body: bytes, text: str, start: int) -> tuple[dict[str, Member], int, list[Any]]:
+    """Read the top-level object; return its members, its end and its values."""
+    # A key may be spelled in UTF-8 here and as an escape there; only the decoded text tells that they are equal.
+    ambiguous = not body.isascii() and b"\\u" in body
+    found: dict[str, Member] = {}
+    values: list[Any] = []
+    end = start + 1
+    for raw, member, decoded in _walk_object(text, start, _LOOSE if ambiguous else _STRICT):
+        key = _key(body, raw, member.key_span)
+        if key in found:
+            raise _Duplicate
+        found[key] = member
+        values.append(decoded)
+        end = member.value_span.end
+    end = _skip(text, end) + 1
+    if ambiguous:
+        _STRICT.decode(body[start:end].decode())
+    return found, end, values
+
+
+def _walk_object(text: str, start: int, decoder: json.JSONDecoder) -> Iterator[tuple[str, Member, Any]]:
+    position = _skip(text, start + 1)
+    if text[position : position + 1] == "}":
+        return
+    while True:
+        if text[position : position + 1] != '"':
+            raise json.JSONDecodeError("a key is missing", text, position)
+        key, key_end = decoder.raw_decode(text, position)
+        colon = _skip(text, key_end)
+        if text[colon : colon + 1] != ":":
+            raise json.JSONDecodeError("a colon is missing", text, colon)
+        value_start = _skip(text, colon + 1)
+        decoded, value_end = decoder.raw_decode(text, value_start)
+        yield key, Member(Span(position, key_end), Span(value_start, value_end)), decoded
+        position = _skip(text, value_end)
+        if text[position : position + 1] == "}":
+            return
+        if text[position : position + 1] != ",":
+            raise json.JSONDecodeError("a comma is missing", text, position)
+        position = _skip(text, position + 1)
+
+
+def _key(body: bytes, raw: str, span: Span) -> str:
+    """Return the key that is meant; `raw` is it already, unless the key is written in UTF-8."""
+    if raw.isascii():
+        return raw
+    decoded: str = json.loads(body[span.start : span.end])
+    return decoded
+
+
+def _skip(text: str, position: int) -> int:
+    # Most tokens follow one another directly, and this test is far cheaper than the pattern.
+    if text[position : position + 1] not in _SPACES:
+        return position
+    match = _WHITESPACE.match(text, position)
+    assert match is not None, "the pattern matches the empty string"
+    return match.end()
+
+
+def _after_comma(text: str, end: int) -> int:
+    """Return where the next element of a valid array starts, or its closing bracket."""
+    position = _skip(text, end)
+    return _skip(text, position + 1) if text[position] == "," else position
+
+
+def _check_depth(text: str, values: list[Any]) -> None:
+    level = _containers_in([values])
+    for _ in range(DEPTH_MAX - 1):
+        if not level:
+            return
+        level = _containers_in(level)
+    if level:
+        raise _too_deep(text)
+
+
+def _containers_in(level: list[Any]) -> list[Any]:
+    found: list[Any] = []
+    for container in level:
+        inner = container.values() if isinstance(container, dict) else container
+        # A long list of numbers is passed over without a step of Python for each.
+        if not _CONTAINERS.isdisjoint(map(type, inner)):
+            found += [one for one in inner if type(one) in _CONTAINERS]
+    return found
+
+
+def _check_surrogates(body: bytes, text: str) -> None:
+    if not _SURROGATE.search(body):
+        return
+    # An escaped backslash before a `u` is no escape; blanking it keeps every position.
+    plain = body.replace(b"\\\\", b"__")
+    lone = _LONE_HIGH.search(plain) or _LONE_LOW.search(plain)
+    if lone:
+        raise _fault(path_at(text, lone.start()), f"a lone surrogate at byte {lone.start()}", "paired surrogates")
+
+
+def _malformed(text: str, position: int) -> BodyError:
+    return _fault(path_at(text, position), f"malformed JSON at byte {position}", "valid JSON")
+
+
+def _too_deep(text: str) -> BodyError:
+    return _fault(too_deep_path(text, DEPTH_MAX), "deeper nesting", f"at most {DEPTH_MAX} levels")
+
+
+def _fault(path: str, found: str, allowed: str) -> BodyError:
+    return BodyError("body", [Fault(path, found, allowed)])
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise _Duplicate
+    return unique
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _Constant(name)
+
+
+_STRICT: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+"""Reads what is still to be checked."""
+
+_LOOSE: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+"""Reads what has been checked."""
