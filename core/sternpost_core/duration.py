@@ -24,7 +24,8 @@ def parse_duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if not text or match is None:
         raise ValueError(DURATION_FORM)
-    return sum(int(count or 0) * seconds for count, seconds in zip(match.groups(), UNITS.values(), strict=True))
+    counts = [int(count or 0) for count in match.groups()]
+    return sum(count * seconds for count, seconds in zip(counts, UNITS.values(), strict=True))
 
 
 def format_duration(seconds: int) -> str:

@@ -20,11 +20,56 @@ STEPS_MAX: Final = 8
 """How many steps of a path are shown."""
 
 KNOWN_KEYS: Final = frozenset(
-    "arguments cache_salt chat_template_kwargs content description function functions id image_url input"
-    " instructions json_schema kv_transfer_params logit_bias max_completion_tokens max_tokens messages metadata"
-    " model n name parameters prefix_cache prompt prompt_cache_key properties reasoning reasoning_content"
-    " refusal required response_format role schema seed stop stream stream_options temperature text tool_call_id"
-    " tool_calls tool_choice tools top_k top_p type url user".split()
+    [
+        "arguments",
+        "cache_salt",
+        "chat_template_kwargs",
+        "content",
+        "description",
+        "function",
+        "functions",
+        "id",
+        "image_url",
+        "input",
+        "instructions",
+        "json_schema",
+        "kv_transfer_params",
+        "logit_bias",
+        "max_completion_tokens",
+        "max_tokens",
+        "messages",
+        "metadata",
+        "model",
+        "n",
+        "name",
+        "parameters",
+        "prefix_cache",
+        "prompt",
+        "prompt_cache_key",
+        "properties",
+        "reasoning",
+        "reasoning_content",
+        "refusal",
+        "required",
+        "response_format",
+        "role",
+        "schema",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "temperature",
+        "text",
+        "tool_call_id",
+        "tool_calls",
+        "tool_choice",
+        "tools",
+        "top_k",
+        "top_p",
+        "type",
+        "url",
+        "user",
+    ]
 )
 """The keys that a path may show."""
 
@@ -56,14 +101,17 @@ def too_deep_path(text: str, depth_max: int) -> str:
 
 def constant_path(text: str) -> str:
     """Return the path of the first NaN, Infinity or -Infinity."""
-    return _first(text, lambda _, token, frames: token.strip() in CONSTANTS)
+    return _first(text, lambda _, token, __: token.strip() in CONSTANTS)
 
 
 def long_integer_path(text: str, digits_max: int) -> str:
     """Return the path of the first integer of more than `digits_max` digits."""
-    return _first(
-        text, lambda _, token, frames: (digits := token.strip().lstrip("-")).isdigit() and len(digits) > digits_max
-    )
+
+    def is_long_integer(_: int, token: str, __: Sequence[_Frame]) -> bool:
+        digits = token.strip().removeprefix("-")
+        return len(digits) > digits_max and digits.isdigit()
+
+    return _first(text, is_long_integer)
 
 
 def duplicate_path(text: str) -> str:

@@ -108,7 +108,8 @@ def scan(body: bytes) -> Document:
     except RecursionError:
         raise _too_deep(text) from None
     except ValueError:
-        raise _fault(long_integer_path(text, DIGITS_MAX), "a longer integer", f"{DIGITS_MAX} digits") from None
+        path = long_integer_path(text, DIGITS_MAX)
+        raise _fault(path, "a longer integer", f"at most {DIGITS_MAX} digits") from None
     if (rest := _skip(text, end)) != len(text):
         raise _malformed(text, rest)
     _check_depth(text, values)
@@ -144,7 +145,7 @@ def value(document: Document, span: Span) -> Any:
 
 
 def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
-    """Return the body with the edits, which are in order and do not overlap, made; the same object for none."""
+    """Make the edits, which are in order and do not overlap; without any, return the same object."""
     if not edits:
         return body
     pieces: list[bytes] = []
@@ -158,7 +159,7 @@ def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 def in_order(*groups: Iterable[Edit]) -> list[Edit]:
-    """Merge the edits of several helpers by their start; of two at one place, the earlier group's is first."""
+    """Merge edits by their start; of two at one place, the earlier group's comes first."""
     return sorted((edit for group in groups for edit in group), key=lambda edit: edit.start)
 
 
@@ -205,7 +206,7 @@ def edit_object(
 
 
 def move_element_to_end(document: Document, array_span: Span, index: int) -> list[Edit]:
-    """Move one array element, byte for byte, behind the last one; the separator that followed it goes along."""
+    """Move an array element, byte for byte, behind the last; the separator that followed it goes along."""
     spans = elements(document, array_span)
     assert 0 <= index < len(spans), "no such element"
     if index == len(spans) - 1:
@@ -246,7 +247,7 @@ def _check_encoding(body: bytes) -> None:
         raise _fault("body", "a byte order mark", "UTF-8 without a byte order mark")
     if body.isascii():
         return
-    # Chunks keep the decoded text small: one emoji in a long ASCII body would otherwise cost four times its size.
+    # Chunks keep the decoded text small: one emoji would otherwise make it four times as large as the body.
     decoder = codecs.getincrementaldecoder("utf-8")()
     for start in range(0, len(body), _CHUNK_BYTES):
         try:
@@ -266,7 +267,7 @@ def _invalid_utf8(body: bytes) -> BodyError:
 
 def _scan_object(body: bytes, text: str, start: int) -> tuple[dict[str, Member], int, list[Any]]:
     """Read the top-level object; return its members, its end and its values."""
-    # A key may be spelled in UTF-8 here and as an escape there; only the decoded text tells that they are equal.
+    # One key may be spelled in UTF-8 here and as an escape there; only the decoded text shows them equal.
     ambiguous = not body.isascii() and b"\\u" in body
     found: dict[str, Member] = {}
     values: list[Any] = []
@@ -356,7 +357,8 @@ def _check_surrogates(body: bytes, text: str) -> None:
     plain = body.replace(b"\\\\", b"__")
     lone = _LONE_HIGH.search(plain) or _LONE_LOW.search(plain)
     if lone:
-        raise _fault(path_at(text, lone.start()), f"a lone surrogate at byte {lone.start()}", "paired surrogates")
+        found = f"a lone surrogate at byte {lone.start()}"
+        raise _fault(path_at(text, lone.start()), found, "paired surrogates")
 
 
 def _malformed(text: str, position: int) -> BodyError:
@@ -368,7 +370,7 @@ def _too_deep(text: str) -> BodyError:
 
 
 def _fault(path: str, found: str, allowed: str) -> BodyError:
-    return BodyError("body", [Fault(path, found, allowed)])
+    return BodyError("request", [Fault(path, found, allowed)])
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -54,7 +54,13 @@ def cache_salt(
     return CACHE_SALT_PREFIX + hmac.new(secret, message, hashlib.sha256).hexdigest()
 
 
-def conversation_key(*, model: str, scope: str, session: str | None, opening: Iterable[tuple[str, bytes]]) -> str:
+def conversation_key(
+    *,
+    model: str,
+    scope: str,
+    session: str | None,
+    opening: Iterable[tuple[str, bytes]],
+) -> str:
     """
     Return the key that keeps a conversation's requests together; `scope` is the cache salt or the tenant.
 
@@ -71,7 +77,7 @@ def conversation_key(*, model: str, scope: str, session: str | None, opening: It
 
 def rendezvous_rank(key: str, node: str) -> int:
     """Return the 64-bit rank of `node` for `key`: the node of the highest rank is the key's home."""
-    parts = tagged(_CONVERSATION_DOMAIN, _KEY_VERSION, "rank", [("key", key.encode()), ("node", node.encode())])
+    parts = tagged(_CONVERSATION_DOMAIN, _KEY_VERSION, "rank", _encoded([("key", key), ("node", node)]))
     return int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=_RANK_BYTES).digest(), "big")
 
 

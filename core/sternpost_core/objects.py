@@ -1,4 +1,4 @@
-"""Reading a file's objects of all kinds at once, so that a person gets all faults of all of them in one go."""
+"""Reading a file's objects of all kinds at once, so that a person gets all their faults in one go."""
 
 from __future__ import annotations
 

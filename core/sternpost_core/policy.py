@@ -112,7 +112,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class TenantSource:
-    """Where the tenant's name is: in header `name`, in claim `name` of the bearer token, or the API key itself."""
+    """Where the tenant's name is: header `name`, claim `name` of the bearer token, or the API key itself."""
 
     kind: TenantSourceKind
     name: str = ""
@@ -129,7 +129,7 @@ class Tenancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolatileRule:
-    """A span of the stable prefix that changes, found by a detector or by a pattern, and what to do about it."""
+    """A span of the stable prefix that changes: how it is found, and what to do about it."""
 
     name: str
     detect: Detector | None = None

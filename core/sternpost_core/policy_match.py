@@ -1,4 +1,9 @@
-"""Which policy a request gets, and which policies may not stand side by side because a request could get both."""
+"""
+Which policy a request gets, and which policies may not stand side by side.
+
+Two policies of equal priority are refused where one request could match both: which of them it gets would
+be chance.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +45,7 @@ class PolicySet:
     def select_for(self, headers: Mapping[str, str], model: str | None) -> Policy | None:
         """Return the first policy that matches when each takes the tenant from its own source."""
         return next(
-            (
-                policy
-                for policy in self.policies
-                if matches(policy, Traits(model, tenant_of(policy, headers), headers))
-            ),
+            (policy for policy in self.policies if matches(policy, traits_for(policy, headers, model))),
             None,
         )
 
@@ -102,13 +103,19 @@ def tenant_of(policy: Policy, headers: Mapping[str, str]) -> str | None:
     return None
 
 
+def traits_for(policy: Policy, headers: Mapping[str, str], model: str | None) -> Traits:
+    """Return what the policy is matched against; the tenant is read only where the policy asks about it."""
+    return Traits(model, tenant_of(policy, headers) if policy.match.tenants else None, headers)
+
+
 def session_of(policy: Policy, headers: Mapping[str, str]) -> str | None:
     """Return the session that the policy sees in a request's headers, or None."""
     return headers.get(policy.tenancy.session_header) or None
 
 
 def _key_tenant(key: str) -> str:
-    return API_KEY_TENANT_PREFIX + hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:_API_KEY_DIGITS]
+    digest = hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()
+    return API_KEY_TENANT_PREFIX + digest[:_API_KEY_DIGITS]
 
 
 def _demands(policy: Policy) -> dict[tuple[str, str], frozenset[str]]:
@@ -130,4 +137,5 @@ def _conflict(first: Policy, second: Policy) -> Fault | None:
     if first.match.priority != second.match.priority or not overlaps(first, second):
         return None
     found = f"{first.match.priority}, as in {second.full_name}, which can match the same request,"
-    return Fault(f"{first.full_name}: spec.match.priority", found, "different priorities, or matches that exclude one another")
+    allowed = "different priorities, or matches that exclude one another"
+    return Fault(f"{first.full_name}: spec.match.priority", found, allowed)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from sternpost_core.duration import format_duration
-from sternpost_core.errors import Fault
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import (
     BUCKETS,
@@ -46,7 +43,6 @@ from sternpost_core.reader import (
     integers,
     is_dns_label,
     is_dns_name,
-    object_mapping,
     read_object,
 )
 from sternpost_core.text import one_of
@@ -171,14 +167,15 @@ def _read_prompt(reader: ObjectReader) -> Prompt:
     layout = reader.choice("layout", Layout, defaults.layout)
     canonicalize = reader.choice("canonicalize", Canonicalize, defaults.canonicalize)
     volatile = tuple(
-        _read_rule(ObjectReader(element, path, reader.faults)) for path, element in reader.items("volatile", RULES_MAX)
+        _read_rule(ObjectReader(element, path, reader.faults))
+        for path, element in reader.items("volatile", RULES_MAX)
     )
     tail = _read_tail(reader.child("tail")) if reader.asked("tail") else None
     for index, rule in enumerate(volatile):
         if rule.name and rule.name in [earlier.name for earlier in volatile[:index]]:
             reader.fault(f"volatile[{index}].name", f"{rule.name!r} again", "each name once")
     if layout is not Layout.PRESERVE and tail is None:
-        reader.fault("layout", layout.value, f"{Layout.PRESERVE.value}, unless prompt.tail says what the tail is")
+        reader.fault("layout", layout.value, "Preserve, unless prompt.tail says what the tail is")
     reader.close()
     return Prompt(layout=layout, canonicalize=canonicalize, volatile=volatile, tail=tail)
 
@@ -194,7 +191,8 @@ def _read_rule(reader: ObjectReader) -> VolatileRule:
     elif action is VolatileAction.STRIP and reader.has("pattern"):
         reader.fault("action", action.value, "Report, Relocate for a pattern")
     elif action is VolatileAction.STRIP and detect is not None and detect not in STRIPPABLE:
-        reader.fault("action", action.value, f"Report, Relocate; Strip only with {one_of(sorted(STRIPPABLE))}")
+        allowed = f"Report, Relocate; Strip only with {one_of(sorted(STRIPPABLE))}"
+        reader.fault("action", action.value, allowed)
     reader.close()
     return VolatileRule(name=name, detect=detect, pattern=pattern, action=action)
 
@@ -234,9 +232,9 @@ def _read_suffix_cache(reader: ObjectReader) -> SuffixCache:
         buckets=_read_buckets(reader),
         bypass=_read_bypass(reader.child("bypass")),
     )
-    calibration = suffix_cache.calibration
-    if suffix_cache.correction is Correction.CALIBRATED and not (calibration.generic or calibration.config_map):
-        reader.fault("calibration", "no middles", "generic: true, configMapRef, or both for correction Calibrated")
+    has_middles = suffix_cache.calibration.generic or suffix_cache.calibration.config_map
+    if suffix_cache.correction is Correction.CALIBRATED and not has_middles:
+        reader.fault("calibration", "no middles", "generic: true, configMapRef, or both in Calibrated")
     reader.close()
     return suffix_cache
 
@@ -264,7 +262,7 @@ def _read_calibration(reader: ObjectReader) -> Calibration:
 
 
 def _read_buckets(reader: ObjectReader) -> tuple[int, ...]:
-    buckets = reader.integers("buckets", BUCKETS, BUCKETS[0], BUCKETS[-1], len(BUCKETS))
+    buckets = reader.integers("buckets", BUCKETS, BUCKETS[0], BUCKETS[-1], count_max=len(BUCKETS))
     for bucket in buckets:
         if bucket not in BUCKETS:
             reader.fault("buckets", str(bucket), one_of(BUCKETS))
@@ -279,7 +277,7 @@ def _read_bypass(reader: ObjectReader) -> Bypass:
 
 def _read_rollout(reader: ObjectReader) -> Rollout:
     defaults = Rollout()
-    steps = reader.integers("steps", STEPS_DEFAULT, 1, 100, STEPS_MAX)
+    steps = reader.integers("steps", STEPS_DEFAULT, 1, 100, count_max=STEPS_MAX)
     if steps and steps[-1] != 100:
         reader.fault("steps", f"{steps[-1]} at the end", "100 at the end")
     rollout = Rollout(
@@ -327,7 +325,8 @@ def _check_together(policy: Policy, spec: ObjectReader) -> None:
         largest = suffix_cache.buckets[-1]
         spec.fault("prompt.tail.minTokens", str(tail.min_tokens), f"at most {largest}, the largest bucket")
     if policy.match.tenants and policy.tenancy.tenant_source.kind is TenantSourceKind.API_KEY:
-        spec.fault("match.tenants", "names of tenants", "none, unless tenancy.tenantFrom has header or jwtClaim")
+        allowed = "none, unless tenancy.tenantFrom has header or jwtClaim"
+        spec.fault("match.tenants", "names of tenants", allowed)
 
 
 def _is_name(text: str) -> bool:

@@ -13,9 +13,9 @@ from sternpost_core.policy import (
     Prompt,
     Rollout,
     SuffixCache,
+    Tenancy,
     TenantSource,
     TenantSourceKind,
-    Tenancy,
     VolatileRule,
 )
 from sternpost_core.reader import object_mapping

@@ -30,7 +30,9 @@ ARGUMENT_LENGTH_MAX: Final = 4096
 RESOURCES_MAX: Final = 32
 IMAGE_LENGTH_MAX: Final = 512
 
-_QUANTITY: Final = re.compile(r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?")
+_QUANTITY: Final = re.compile(
+    r"\+?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3}|[numkMGTPE]|[KMGTPE]i)?"
+)
 _QUANTITY_FORM: Final = 'a quantity such as 1, "500m" or "16Gi"'
 _QUANTITY_LENGTH_MAX: Final = 64
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
@@ -33,10 +33,23 @@ FAULTS_MAX: Final = 100
 """How many faults of one object are reported."""
 
 METADATA_KEYS: Final = frozenset(
-    "annotations creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName generation"
-    " labels managedFields name namespace ownerReferences resourceVersion selfLink uid".split()
+    [
+        "annotations",
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "labels",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    ]
 )
-"""What Kubernetes keeps in `metadata`; only name and namespace mean something here."""
+"""What Kubernetes keeps in `metadata` beside name and namespace; it means nothing here."""
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL: Final = re.compile(_LABEL)
@@ -92,13 +105,13 @@ class ObjectReader:
 
     def keys(self, count_max: int) -> list[str]:
         """Return the keys of an object that may have any; more than `count_max` are a fault."""
+        self._asked += [key for key in self._mapping if isinstance(key, str)]
         if len(self._mapping) > count_max:
             self.faults.append(Fault(self.path, f"{len(self._mapping)} keys", f"at most {count_max} keys"))
         return [key for key in list(self._mapping)[:count_max] if isinstance(key, str)]
 
     def value(self, key: str, read: Callable[[object], T | None], allowed: str) -> T | None:
         """Read a key that is there by `read`, which returns None for what is not allowed."""
-        self._asked.append(key)
         found = read(self._mapping[key])
         if found is None:
             self.fault(key, describe(self._mapping[key]), allowed)
@@ -135,7 +148,7 @@ class ObjectReader:
         accepts: Callable[[str], bool] = bool,
         allowed: str = "",
     ) -> str:
-        """Read a string of at most `length_max` characters that `accepts`; by default one that is not empty."""
+        """Read a string of at most `length_max` characters that `accepts`; by default not an empty one."""
         wanted = allowed or f"a string of 1 to {length_max} characters"
         return self._read(key, default, "", wanted, lambda found: _text(found, length_max, accepts))
 
@@ -169,24 +182,27 @@ class ObjectReader:
 
     def child(self, key: str, *, required: bool = False) -> ObjectReader:
         """Return the reader of the object below `key`, an empty one where there is none."""
-        missing = key not in self._mapping
-        found = self._read(key, REQUIRED if required else {}, {}, "an object", _mapping)
+        empty: Mapping[Any, Any] = {}
+        found = self._read(key, REQUIRED if required else empty, empty, "an object", _mapping)
         reader = ObjectReader(found, self.at(key), self.faults)
         # What is missing or no object has been reported; its keys are not reported on top.
-        reader.readable = self.readable and not (missing and required) and (missing or found is self._mapping[key])
+        fine = found is self._mapping[key] if self.has(key) else not required
+        reader.readable = self.readable and fine
         return reader
 
-    def items(self, key: str, count_max: int) -> list[tuple[str, object]]:
-        """Read a list of at most `count_max` elements; return (path, element) pairs."""
-        found = self._read(key, [], [], f"a list of at most {count_max} elements", lambda at: _list(at, count_max))
+    def items(self, key: str, count_max: int, *, count_min: int = 0) -> list[tuple[str, object]]:
+        """Read a list of so many elements, or no key; return (path, element) pairs."""
+        empty: list[object] = []
+        wanted = f"a list of {count_min} to {count_max} elements"
+        found = self._read(key, empty, empty, wanted, lambda value: _list(value, count_min, count_max))
         return [(f"{self.at(key)}[{index}]", element) for index, element in enumerate(found)]
 
     def names(
         self, key: str, accepts: Callable[[str], bool], allowed: str, *, count_max: int
     ) -> tuple[str, ...]:
-        """Read a list of different strings that `accepts`."""
+        """Read a list, not empty, of different strings that `accepts`; () where there is no such key."""
         names: list[str] = []
-        for path, element in self.items(key, count_max):
+        for path, element in self.items(key, count_max, count_min=1):
             if not isinstance(element, str) or not accepts(element):
                 self.fault_at(path, element, allowed)
             elif element in names:
@@ -195,12 +211,14 @@ class ObjectReader:
                 names.append(element)
         return tuple(names)
 
-    def integers(self, key: str, default: tuple[int, ...], low: int, high: int, count_max: int) -> tuple[int, ...]:
-        """Read a list, not empty, of strictly increasing integers from `low` to `high`."""
+    def integers(
+        self, key: str, default: tuple[int, ...], low: int, high: int, *, count_max: int
+    ) -> tuple[int, ...]:
+        """Read a list, not empty, of strictly increasing integers; () where one of them is wrong."""
         if not self.asked(key):
             return default
         numbers: list[int] = []
-        items = self.items(key, count_max)
+        items = self.items(key, count_max, count_min=1)
         for path, element in items:
             number = _integer(element, low, high)
             if number is None:
@@ -209,15 +227,16 @@ class ObjectReader:
                 self.faults.append(Fault(path, str(number), f"more than the {numbers[-1]} before it"))
             else:
                 numbers.append(number)
-        if not items and isinstance(self._mapping[key], list):
-            self.fault(key, "an empty list", "at least one element")
-        return tuple(numbers)
+        return tuple(numbers) if len(numbers) == len(items) else ()
 
     def strings(self, key: str, *, count_max: int, length_max: int) -> dict[str, str]:
         """Read an object of strings."""
         below = self.child(key)
         wanted = f"a string of at most {length_max} characters"
-        read = {name: below.value(name, lambda found: _text(found, length_max, any_text), wanted) for name in below.keys(count_max)}
+        read = {
+            name: below.value(name, lambda found: _text(found, length_max, any_text), wanted)
+            for name in below.keys(count_max)
+        }
         below.close()
         return {name: found for name, found in read.items() if found is not None}
 
@@ -262,7 +281,7 @@ def read_object(
     result = read(metadata, spec)
     spec.close()
     # The status is the operator's, which checks it when it writes.
-    top.child("status")
+    top.asked("status")
     top.close()
     if faults:
         raise PolicyError(subject_of(value, kind), faults[:FAULTS_MAX])
@@ -366,5 +385,5 @@ def _mapping(found: object) -> Mapping[Any, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _list(found: object, count_max: int) -> list[Any] | None:
-    return found if isinstance(found, list) and len(found) <= count_max else None
+def _list(found: object, count_min: int, count_max: int) -> list[Any] | None:
+    return found if isinstance(found, list) and count_min <= len(found) <= count_max else None
