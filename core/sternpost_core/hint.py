@@ -69,6 +69,7 @@ class Reason(StrEnum):
     PREEMPTED = "preempted"
     POOL_FULL = "pool_full"
     COPY_FAILED = "copy_failed"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

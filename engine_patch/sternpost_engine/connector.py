@@ -1,0 +1,414 @@
+"""
+vLLM's KV connector: the adapter between vLLM and the suffix store, in the scheduler and in each worker.
+
+It decides nothing. On the scheduler side it passes requests and blocks to the planner and the planner's
+operations to vLLM; on the worker side it passes operations to the worker and answers with what became of
+them. It works together with `SternpostScheduler` alone: under another scheduler it stays idle.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+from vllm import __version__ as vllm_version
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+)
+from vllm.logger import init_logger
+
+from sternpost_core.clock import SystemClock
+from sternpost_core.hint import Reason
+from sternpost_engine.engine_identity import describe_engine
+from sternpost_engine.index import State, SuffixIndex
+from sternpost_engine.operations import Operations, Outcome, Splice
+from sternpost_engine.planner import Room, TailPlanner
+from sternpost_engine.rotary import rotation_of
+from sternpost_engine.rules import Facts, Limits
+from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
+from sternpost_engine.stats import CounterDeltas, SuffixMetrics, SuffixStats, empty_data
+from sternpost_engine.support import check_groups, check_support
+from sternpost_engine.tensors import LayerShape, bytes_per_token
+from sternpost_engine.worker import Layer, SuffixWorker
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+logger = init_logger("vllm.sternpost")
+
+
+@dataclass
+class StepMetadata(KVConnectorMetadata):  # type: ignore[misc]
+    """One step's operations, on their way to the workers."""
+
+    operations: Operations
+
+
+@dataclass
+class OutcomeMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
+    """What the workers did, on its way to the scheduler: per entry, how many workers hold it whole."""
+
+    completed: dict[int, int]
+    failed: set[int]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> OutcomeMetadata:
+        """Add another worker's outcome."""
+        assert isinstance(other, OutcomeMetadata)
+        completed = {
+            entry: self.completed.get(entry, 0) + other.completed.get(entry, 0)
+            for entry in self.completed.keys() | other.completed.keys()
+        }
+        return OutcomeMetadata(completed, self.failed | other.failed)
+
+
+class SternpostConnector(KVConnectorBase_V1):  # type: ignore[misc]
+    """One instance lives in the scheduler, one in each worker; each has its own half."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        settings = parse_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        support = check_support(vllm_config, vllm_version)
+        support = support if not support.supported else check_groups(kv_cache_config)
+        if support.reason is not None and role is KVConnectorRole.SCHEDULER:
+            logger.warning("suffix store off, serving as plain vLLM: %s", support.reason)
+        self.scheduler_side: SchedulerSide | None = None
+        self.worker_side: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self.scheduler_side = SchedulerSide(vllm_config, kv_cache_config, settings, support.supported)
+        elif support.supported:
+            self.worker_side = WorkerSide(vllm_config)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """No request waits for KV from elsewhere."""
+        return False
+
+    # -- scheduler side -----------------------------------------------------------------------------------
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        """Learn where requests' blocks are found."""
+        self._scheduler().kv_cache_manager = kv_cache_manager
+
+    def on_new_request(self, request: Request) -> None:
+        """Take a new request into the planner."""
+        self._scheduler().add(request)
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Say how many tokens a splice would count as loaded."""
+        return self._scheduler().match(request, num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
+        """The request was admitted; plan its splice."""
+        if num_external_tokens > 0:
+            self._scheduler().admit(request)
+
+    def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
+        """Hand the step's operations to the workers."""
+        return StepMetadata(self._scheduler().close_step(scheduler_output.num_scheduled_tokens))
+
+    def request_finished(
+        self, request: Request, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Let the request go; its blocks need not be held."""
+        self._scheduler().finish(request.request_id)
+        return False, None
+
+    def reset_cache(self) -> bool:
+        """Forget every tail: the engine's weights or caches were changed in place."""
+        self._scheduler().planner.reset()
+        return True
+
+    # -- worker side --------------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Learn the layers and their pages."""
+        if self.worker_side is not None:
+            self.worker_side.pages = dict(kv_caches)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Carry out the step's operations."""
+        if self.worker_side is not None:
+            metadata = self._get_connector_metadata()
+            assert isinstance(metadata, StepMetadata)
+            self.worker_side.start(metadata.operations, forward_context.no_compile_layers)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads are done before the forward begins."""
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        """Builds are kept on their way into the cache."""
+
+    def wait_for_save(self) -> None:
+        """The forward is over: close the step."""
+        if self.worker_side is not None:
+            self.worker_side.end()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks that a failed copy left without KV: vLLM computes them anew."""
+        return self.worker_side.take_failed_blocks() if self.worker_side is not None else set()
+
+    def build_connector_worker_meta(self) -> OutcomeMetadata | None:
+        """Tell the scheduler which builds are whole."""
+        return self.worker_side.take_outcome() if self.worker_side is not None else None
+
+    # -- metrics ------------------------------------------------------------------------------------------
+
+    def get_kv_connector_stats(self) -> SuffixStats | None:
+        """Return what was counted since the last call, on either side."""
+        side = self.scheduler_side or self.worker_side
+        return side.take_stats() if side is not None else None
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> SuffixStats:
+        """Rebuild stats that were sent to another process."""
+        return SuffixStats(data=data or empty_data())
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: Mapping[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> SuffixMetrics:
+        """Register the suffix store's metrics."""
+        return SuffixMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    def _scheduler(self) -> SchedulerSide:
+        assert self.scheduler_side is not None, "called on the scheduler's connector"
+        return self.scheduler_side
+
+
+class SchedulerSide:
+    """The planner, and the requests that it follows."""
+
+    def __init__(
+        self, vllm_config: Any, kv_cache_config: Any, settings: EngineSettings, supported: bool
+    ) -> None:
+        budget = pool_budget(settings, psutil.virtual_memory().available)
+        groups = kv_cache_config.kv_cache_groups if supported else ()
+        size = sum(_layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups)
+        index = SuffixIndex(budget_bytes=budget, bytes_per_token=max(size, 1), clock=SystemClock())
+        limits = Limits(
+            tail_tokens_min=settings.tail_tokens_min,
+            tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
+            tail_share_min=settings.tail_share_min,
+        )
+        self.planner = TailPlanner(
+            index, limits, engine=describe_engine(vllm_config), supported=supported
+        )
+        self.kv_cache_manager: Any = None
+        self.room = Room(tokens=0, rows=0, tokens_max=0, rows_max=0)
+        self._workers = vllm_config.parallel_config.tensor_parallel_size
+        self._requests: dict[str, Request] = {}
+        self._hits: dict[str, int] = {}
+        self._deltas = CounterDeltas()
+        self._tokens = {"prefix": 0, "suffix": 0, "computed": 0}
+        self._match_seconds: list[float] = []
+
+    def add(self, request: Request) -> None:
+        """Take a request; a build computes its whole tail, so it reads no prefix blocks."""
+        self._requests[request.request_id] = request
+        if self.planner.add(facts_of(request)):
+            request.skip_reading_prefix_cache = True
+
+    def match(self, request: Request, hit: int) -> int | None:
+        """Ask the planner; remember the hit for the admission that may follow."""
+        began = time.perf_counter()
+        self._hits[request.request_id] = hit
+        tokens = self.planner.match(
+            request.request_id, hit, self.room, resumed=request.num_preemptions > 0
+        )
+        self._match_seconds.append(time.perf_counter() - began)
+        lost_splice = self.planner.reason(request.request_id) is Reason.PREEMPTED
+        if lost_splice and request.prefill_stats is not None:
+            # vLLM counts a request's first admission alone, which this one did not live to profit from.
+            request.prefill_stats.set(request.num_prompt_tokens, min(hit, request.num_prompt_tokens), 0)
+        return tokens
+
+    def admit(self, request: Request) -> None:
+        """Plan the splice, and take its room."""
+        splice = self.planner.admit(request.request_id, self._hits[request.request_id])
+        self.room = replace(
+            self.room, tokens=self.room.tokens - splice.middle_tokens, rows=self.room.rows - 1
+        )
+
+    def close_step(self, scheduled: Mapping[str, int]) -> Operations:
+        """Return the step's operations."""
+        runs = [
+            (request_id, self._requests[request_id].num_computed_tokens, count)
+            for request_id, count in scheduled.items()
+            if request_id in self._requests
+        ]
+        return self.planner.close_step(runs, self._blocks)
+
+    def answer(self, outcome: OutcomeMetadata) -> None:
+        """Pass on what the workers did: a tail is live when every worker holds it."""
+        for entry in outcome.failed:
+            self.planner.failed(entry)
+        for entry, workers in outcome.completed.items():
+            if workers == self._workers:
+                self.planner.completed(entry)
+            else:
+                self.planner.failed(entry)
+
+    def step_done(self, splices: Sequence[Splice]) -> None:
+        """The step's output has been processed."""
+        self.planner.step_done(splices)
+
+    def count_tokens(self, prefix: int, suffix: int, computed: int) -> None:
+        """Count a request's prompt tokens by source."""
+        self._tokens["prefix"] += prefix
+        self._tokens["suffix"] += suffix
+        self._tokens["computed"] += computed
+
+    def finish(self, request_id: str) -> None:
+        """Forget a request."""
+        self._requests.pop(request_id, None)
+        self._hits.pop(request_id, None)
+        self.planner.finish(request_id)
+
+    def take_stats(self) -> SuffixStats:
+        """Return what was counted since the last call."""
+        index = self.planner.index
+        totals: dict[str, dict[str, float]] = {
+            "lookups": dict(self.planner.lookups),
+            "requests": dict(self.planner.requests),
+            "tokens": dict(self._tokens),
+            "evictions": dict(index.evictions),
+            "inserts": {"": index.inserts},
+        }
+        states = dict.fromkeys((State.BUILDING, State.LIVE, State.RETIRED), 0)
+        for record in index.records():
+            states[record.state] += 1
+        observed, self._match_seconds = self._match_seconds, []
+        gauges: dict[str, dict[str, float]] = {
+            "pool_bytes": {"": index.used_bytes},
+            "pool_budget_bytes": {"": index.budget_bytes},
+            "tails": dict(states),
+        }
+        data = {
+            "counters": self._deltas.take(totals),
+            "gauges": gauges,
+            "observations": {"match_seconds": observed} if observed else {},
+        }
+        return SuffixStats(data=data)
+
+    def _blocks(self, request_id: str) -> Sequence[int]:
+        blocks: Sequence[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
+        return blocks
+
+
+class WorkerSide:
+    """The worker that holds the tensors, made when the first step tells its layers."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.pages: dict[str, torch.Tensor] = {}
+        self._block_size = vllm_config.cache_config.block_size
+        self._dtype = vllm_config.model_config.dtype
+        self._worker: SuffixWorker | None = None
+        self._failed_blocks: set[int] = set()
+        self._outcome = Outcome()
+        self._copy_seconds: list[float] = []
+
+    def start(self, operations: Operations, layers: Mapping[str, Any]) -> None:
+        """Carry out what comes before the forward."""
+        if not (operations.begins or operations.loads or operations.captures or operations.drops):
+            return
+        copied = self._ready(layers).start(operations)
+        if operations.loads:
+            self._copy_seconds.append(copied.seconds)
+        for blocks in copied.failed.values():
+            self._failed_blocks.update(blocks)
+
+    def end(self) -> None:
+        """Close the step."""
+        if self._worker is not None:
+            self._outcome = self._worker.end()
+
+    def take_failed_blocks(self) -> set[int]:
+        """Return the blocks of this step's failed copies."""
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def take_outcome(self) -> OutcomeMetadata | None:
+        """Return this step's outcome, or None when it built nothing."""
+        outcome, self._outcome = self._outcome, Outcome()
+        if not outcome.completed and not outcome.failed:
+            return None
+        return OutcomeMetadata(dict.fromkeys(outcome.completed, 1), set(outcome.failed))
+
+    def take_stats(self) -> SuffixStats | None:
+        """Return the copies' times since the last call."""
+        seconds, self._copy_seconds = self._copy_seconds, []
+        if not seconds:
+            return None
+        return SuffixStats(data={**empty_data(), "observations": {"copy_seconds": seconds}})
+
+    def _ready(self, modules: Mapping[str, Any]) -> SuffixWorker:
+        if self._worker is None:
+            layers = [
+                Layer(name, modules[name], pages, _shape_of(modules[name], self._dtype))
+                for name, pages in self.pages.items()
+            ]
+            device = layers[0].pages.device
+            rotation = rotation_of(_rotary_module(), device)
+            self._worker = SuffixWorker(
+                layers, rotation, self._block_size, device, time.perf_counter, logger
+            )
+        return self._worker
+
+
+def facts_of(request: Request) -> Facts:
+    """Gather what the planner needs to know of vLLM's request."""
+    sampling = request.sampling_params
+    transfer = request.kv_transfer_params
+    remote = isinstance(transfer, dict) and bool(
+        transfer.get("do_remote_prefill") or transfer.get("do_remote_decode")
+    )
+    return Facts(
+        request_id=request.request_id,
+        prompt=request.prompt_token_ids or (),
+        transfer=transfer,
+        salt=request.cache_salt or "",
+        lora=request.lora_request.lora_name if request.lora_request is not None else "",
+        pooling=request.pooling_params is not None,
+        prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
+        multimodal=bool(request.mm_features) or request.prompt_embeds is not None,
+        remote_kv=remote,
+        resumable=request.resumable,
+    )
+
+
+def _layer_bytes(spec: Any) -> int:
+    value_dim = getattr(spec, "head_size_v", None) or spec.head_size
+    return bytes_per_token([LayerShape(spec.num_kv_heads, spec.head_size, value_dim, spec.dtype)])
+
+
+def _shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
+    value_dim = getattr(module, "head_size_v", None) or module.head_size
+    return LayerShape(module.num_kv_heads, module.head_size, value_dim, dtype)
+
+
+def _rotary_module() -> Any:
+    """
+    The one rotary module that all layers of the model share.
+
+    Raises:
+        RuntimeError: when the model has none, or layers with different ones.
+    """
+    from vllm.model_executor.layers import rotary_embedding
+
+    modules = list({id(module): module for module in rotary_embedding._ROPE_DICT.values()}.values())
+    if len(modules) != 1:
+        raise RuntimeError(f"the model has {len(modules)} rotary modules; 1 is supported")
+    return modules[0]

@@ -1,0 +1,230 @@
+"""
+The index of the suffix store: which tails are held, in which state, and which must go.
+
+The index decides and counts; it holds no tensor and imports no torch, so that every transition can be
+tested. The worker that holds the tensors does what the index says, in the order in which it says it.
+
+    building ──complete──> live ──retire──> retired ──last release──> freed
+        └──────────────abort / retire──────────────────────────────────┘
+
+Only a live tail can be read. A reader holds a reference from the step that copies the tail until that
+step's output has been processed; a retired tail is freed when its last reader lets go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sternpost_core.clock import Clock
+from sternpost_engine.keys import TailKey
+
+BUCKET_TOKENS: Final = (256, 512, 1024, 2048, 4096)
+"""The lengths that a stored tail's room is rounded up to, in tokens, so that freed room fits the next tail."""
+
+
+class State(StrEnum):
+    """Where a stored tail is in its life."""
+
+    BUILDING = "building"
+    LIVE = "live"
+    RETIRED = "retired"
+    FREED = "freed"
+
+
+class Eviction(StrEnum):
+    """Why a tail was retired; the values are metric labels."""
+
+    BUDGET = "budget"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    RESET = "reset"
+
+
+class Found(StrEnum):
+    """What a lookup found; the values are metric labels."""
+
+    LIVE = "live"
+    BUILDING = "building"
+    ABSENT = "absent"
+    FALSE_HIT = "false_hit"
+
+
+@dataclass(slots=True)
+class Record:
+    """What the index knows about one stored tail. Times are seconds of the index's monotonic clock."""
+
+    entry: int
+    key: TailKey
+    room_bytes: int
+    state: State
+    last_write: float
+    last_read: float
+    hits: int = 0
+    references: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A lookup's result, and the record where one was found live or building."""
+
+    found: Found
+    record: Record | None = None
+
+
+class SuffixIndex:
+    """
+    Holds at most `budget_bytes` of tails; makes room by retiring the least recently read unreferenced one.
+
+    `bytes_per_token` is the size of one token's stored keys and values over all layers.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget_bytes: int,
+        bytes_per_token: int,
+        clock: Clock,
+        bucket_tokens: Sequence[int] = BUCKET_TOKENS,
+    ) -> None:
+        assert bytes_per_token > 0, "a token's KV has a size"
+        self.budget_bytes = budget_bytes
+        self.bytes_per_token = bytes_per_token
+        self.evictions: Counter[Eviction] = Counter()
+        self.inserts = 0
+        self._clock = clock
+        self._bucket_tokens = tuple(sorted(bucket_tokens))
+        self._records: dict[int, Record] = {}
+        self._by_lookup: dict[int, list[int]] = {}
+        self._freed: list[int] = []
+        self._next_entry = 1
+        self._used_bytes = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """The room of all tails that are not freed, in bytes."""
+        return self._used_bytes
+
+    @property
+    def tokens_max(self) -> int:
+        """The longest tail that a bucket takes."""
+        return self._bucket_tokens[-1]
+
+    def records(self) -> Iterator[Record]:
+        """All records that are not freed."""
+        return iter(self._records.values())
+
+    def record(self, entry: int) -> Record | None:
+        """The record of an entry that is not freed."""
+        return self._records.get(entry)
+
+    def room_for(self, tokens: int) -> int | None:
+        """The bytes that a tail of so many tokens takes, or None when no bucket takes it."""
+        bucket = next((size for size in self._bucket_tokens if tokens <= size), None)
+        return None if bucket is None else bucket * self.bytes_per_token
+
+    def look_up(self, key: TailKey) -> Lookup:
+        """Find the tail that `key` names; counts nothing and takes no reference."""
+        entries = self._by_lookup.get(key.lookup, [])
+        record = next(
+            (self._records[entry] for entry in entries if self._records[entry].key.same_tail(key)), None
+        )
+        if record is not None:
+            return Lookup(Found.LIVE if record.state is State.LIVE else Found.BUILDING, record)
+        return Lookup(Found.FALSE_HIT if entries else Found.ABSENT)
+
+    def begin(self, key: TailKey) -> Record | None:
+        """
+        Reserve room for a tail that is about to be built; None when there is no room to be had.
+
+        One build per key: the caller looks the key up first.
+        """
+        assert self.look_up(key).record is None, "one build per key"
+        room = self.room_for(key.length)
+        if room is None or not self._make_room(room):
+            return None
+        now = self._clock.monotonic()
+        record = Record(self._next_entry, key, room, State.BUILDING, last_write=now, last_read=now)
+        self._next_entry += 1
+        self._records[record.entry] = record
+        self._by_lookup.setdefault(key.lookup, []).append(record.entry)
+        self._used_bytes += room
+        return record
+
+    def complete(self, entry: int) -> None:
+        """The tail's KV is whole: readers may have it. Nothing happens when it was retired meanwhile."""
+        record = self._records.get(entry)
+        if record is not None and record.state is State.BUILDING:
+            record.state = State.LIVE
+            record.last_write = self._clock.monotonic()
+            self.inserts += 1
+
+    def acquire(self, entry: int) -> None:
+        """Take a reference on a live tail, and count the hit."""
+        record = self._records[entry]
+        assert record.state is State.LIVE, "only a live tail can be read"
+        record.references += 1
+        record.hits += 1
+        record.last_read = self._clock.monotonic()
+
+    def release(self, entry: int) -> None:
+        """Give a reference back; the last one frees a retired tail."""
+        record = self._records[entry]
+        assert record.references > 0, "a reference is given back once"
+        record.references -= 1
+        if record.state is State.RETIRED and record.references == 0:
+            self._free(record)
+
+    def retire(self, entry: int, reason: Eviction) -> None:
+        """Make a tail unreachable now and free it as soon as nobody reads it; unknown entries are ignored."""
+        record = self._records.get(entry)
+        if record is None or record.state is State.RETIRED:
+            return
+        self._unlink(record)
+        record.state = State.RETIRED
+        self.evictions[reason] += 1
+        if record.references == 0:
+            self._free(record)
+
+    def retire_all(self, reason: Eviction) -> None:
+        """Make every tail unreachable."""
+        for entry in list(self._records):
+            self.retire(entry, reason)
+
+    def take_freed(self) -> list[int]:
+        """Return the entries freed since the last call: their tensors may go."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def _make_room(self, room: int) -> bool:
+        idle = sorted(
+            (record for record in self._records.values() if _evictable(record)),
+            key=lambda record: record.last_read,
+        )
+        spare = self.budget_bytes - self._used_bytes + sum(record.room_bytes for record in idle)
+        if room > spare:
+            return False
+        for record in idle:
+            if self._used_bytes + room <= self.budget_bytes:
+                break
+            self.retire(record.entry, Eviction.BUDGET)
+        return True
+
+    def _unlink(self, record: Record) -> None:
+        entries = self._by_lookup[record.key.lookup]
+        entries.remove(record.entry)
+        if not entries:
+            del self._by_lookup[record.key.lookup]
+
+    def _free(self, record: Record) -> None:
+        record.state = State.FREED
+        del self._records[record.entry]
+        self._used_bytes -= record.room_bytes
+        self._freed.append(record.entry)
+
+
+def _evictable(record: Record) -> bool:
+    return record.state is State.LIVE and record.references == 0

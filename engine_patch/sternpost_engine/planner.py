@@ -1,0 +1,315 @@
+"""
+The scheduler side of the suffix store, without torch and without vLLM.
+
+The planner follows each request from its arrival to its end, decides whether it builds a tail, reads one or
+goes on exactly, and says what the workers must do in each step. vLLM's scheduler and connector are adapters
+around it.
+
+A splice in one forward: the request is admitted as if all but its last tokens had been loaded; the worker
+copies the stored tail into its blocks before the forward; the middle, which nothing has computed yet, rides
+along as a second row over the same blocks. Each layer writes the keys of the whole batch before it attends,
+so the last tokens see the middle's keys of the same layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sternpost_core.hint import Hint, Operation, Reason
+from sternpost_engine.index import Eviction, Found, SuffixIndex
+from sternpost_engine.keys import TailHash, TailIdentity, TailKey, hash_tail, tail_key
+from sternpost_engine.operations import Begin, Capture, Load, Operations, Span, Splice
+from sternpost_engine.rules import Facts, Limits, read_wish
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """
+    What is left in a step for rows that ride along: their tokens, and the reads whose two rows fit the batch.
+
+    The maxima are what the emptiest step would have.
+    """
+
+    tokens: int
+    rows: int
+    tokens_max: int
+    rows_max: int
+
+
+class BlockTable(Protocol):
+    """Where a request's KV lies."""
+
+    def __call__(self, request_id: str) -> Sequence[int]:
+        """Return the request's KV blocks from the prompt's beginning on."""
+
+
+@dataclass(slots=True)
+class _Track:
+    """One request's way through the planner."""
+
+    total: int
+    reason: Reason
+    hint: Hint | None = None
+    key: TailKey | None = None
+    entry: int | None = None
+    building: bool = False
+    spliced: bool = False
+    exact: int | None = None
+    deferrals: int = 0
+
+    @property
+    def tail_start(self) -> int:
+        return self.total - (self.hint.tail_tokens if self.hint else 0)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What has been planned for the step that is being scheduled."""
+
+    splices: list[Splice] = field(default_factory=list)
+    begins: list[Begin] = field(default_factory=list)
+
+
+class TailPlanner:
+    """
+    Decides for each request and each step what the suffix store does.
+
+    `engine` is the engine's own part of every tail's identity. `supported` is False where the compatibility
+    gate refused: then every hinted request is served exactly, with that reason.
+    """
+
+    def __init__(
+        self,
+        index: SuffixIndex,
+        limits: Limits,
+        *,
+        engine: str,
+        supported: bool = True,
+        hash_function: TailHash = hash_tail,
+    ) -> None:
+        self.index = index
+        self.limits = limits
+        self.lookups: Counter[Found] = Counter()
+        self.requests: Counter[Reason] = Counter()
+        self._engine = engine
+        self._supported = supported
+        self._hash_function = hash_function
+        self._tracks: dict[str, _Track] = {}
+        self._step = _Step()
+
+    # -- a request's life -------------------------------------------------------------------------------
+
+    def add(self, facts: Facts) -> bool:
+        """
+        Take a new request; returns whether it builds a tail.
+
+        A build must compute its whole tail, so the caller keeps it from reading the prefix store.
+        """
+        wish = read_wish(facts, self.limits)
+        track = _Track(total=len(facts.prompt), reason=wish.reason)
+        self._tracks[facts.request_id] = track
+        if wish.hint is None:
+            return False
+        if not self._supported:
+            track.reason = Reason.UNSUPPORTED
+            return False
+        track.hint = wish.hint
+        tail = tuple(facts.prompt[track.tail_start :])
+        track.key = tail_key(self._identity(facts, wish.hint), tail, self._hash_function)
+        return wish.hint.op is Operation.BUILD and self._begin_build(track, tail)
+
+    def finish(self, request_id: str) -> None:
+        """Let a request go: it ended, well or not. A build that was not completed is given up."""
+        track = self._tracks.pop(request_id, None)
+        if track is None:
+            return
+        self.requests[track.reason] += 1
+        if track.building and track.entry is not None:
+            self.index.retire(track.entry, Eviction.ABORTED)
+
+    def reason(self, request_id: str) -> Reason:
+        """Why the request did, or did not, use the store."""
+        track = self._tracks.get(request_id)
+        return track.reason if track is not None else Reason.NOT_ASKED
+
+    def exact_tokens(self, request_id: str) -> int | None:
+        """How many of a spliced request's first tokens are exact; None when all are."""
+        track = self._tracks.get(request_id)
+        return track.exact if track is not None else None
+
+    # -- scheduling a step ------------------------------------------------------------------------------
+
+    def pending_middle(self, request_id: str) -> int:
+        """How many tokens may ride along when the waiting request is admitted; 0 when it will read nothing."""
+        track = self._tracks.get(request_id)
+        if track is None or track.hint is None or track.key is None or track.spliced:
+            return 0
+        if track.hint.op is not Operation.READ or self.index.look_up(track.key).found is not Found.LIVE:
+            return 0
+        return track.tail_start + track.hint.head
+
+    def match(self, request_id: str, hit: int, room: Room, *, resumed: bool) -> int | None:
+        """
+        Say how many tokens after the first `hit` count as loaded when the request is admitted now.
+
+        0 means that it is computed exactly; None means that it should be asked again in the next step.
+        """
+        track = self._tracks.get(request_id)
+        if track is None or track.hint is None or track.hint.op is not Operation.READ:
+            return 0
+        if resumed:
+            return self._give_up(track, Reason.PREEMPTED)
+        refusal = self._refuse(track, hit, room)
+        if refusal is not None:
+            return self._give_up(track, refusal)
+        if self._middle(track, hit) > room.tokens or room.rows < 1:
+            track.deferrals += 1
+            return None if track.deferrals <= self.limits.deferrals_max else self._give_up(track, Reason.BUSY)
+        # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
+        track.exact = track.tail_start + track.hint.head
+        return self._copied(track) - hit
+
+    def admit(self, request_id: str, hit: int) -> Splice:
+        """The request was admitted with the tokens that `match` named: plan its splice into this step."""
+        track = self._tracks[request_id]
+        assert track.entry is not None and track.exact is not None, "match found a live tail"
+        self.index.acquire(track.entry)
+        self.lookups[Found.LIVE] += 1
+        track.reason, track.spliced = Reason.HIT, True
+        splice = Splice(request_id, track.entry, hit, track.exact, self._copied(track), track.total)
+        self._step.splices.append(splice)
+        return splice
+
+    def take_splices(self) -> tuple[Splice, ...]:
+        """Return the splices planned since the last step was closed."""
+        return tuple(self._step.splices)
+
+    def close_step(self, scheduled: Sequence[tuple[str, int, int]], block_table: BlockTable) -> Operations:
+        """
+        Close the step: say what the workers must do in it.
+
+        `scheduled` holds for each scheduled request its id, its first position in this step and its tokens.
+        """
+        step, self._step = self._step, _Step()
+        captures = [
+            capture
+            for request_id, first, count in scheduled
+            if (capture := self._capture(request_id, first, count, block_table)) is not None
+        ]
+        return Operations(
+            drops=tuple(self.index.take_freed()),
+            begins=tuple(step.begins),
+            loads=tuple(self._load(splice, block_table) for splice in step.splices),
+            captures=tuple(captures),
+        )
+
+    # -- what the workers answered ----------------------------------------------------------------------
+
+    def step_done(self, splices: Sequence[Splice]) -> None:
+        """The step's output has been processed: its readers let go of their tails."""
+        for splice in splices:
+            self.index.release(splice.entry)
+
+    def completed(self, entry: int) -> None:
+        """All workers hold the tail's KV whole."""
+        self.index.complete(entry)
+        for track in self._tracks.values():
+            if track.entry == entry and track.building:
+                track.reason, track.building = Reason.BUILT, False
+
+    def failed(self, entry: int) -> None:
+        """A worker could not build the tail, or did not trust what it built."""
+        self.index.retire(entry, Eviction.FAILED)
+        for track in self._tracks.values():
+            if track.entry == entry and track.building:
+                track.reason, track.building = Reason.UNSUPPORTED, False
+
+    def copy_failed(self, request_id: str) -> None:
+        """A worker could not copy the tail to the request's blocks: vLLM computes it exactly instead."""
+        track = self._tracks.get(request_id)
+        if track is not None:
+            track.reason, track.exact = Reason.COPY_FAILED, None
+
+    def reset(self) -> None:
+        """Make every tail unreachable; readers of the running step finish with what they have."""
+        self.index.retire_all(Eviction.RESET)
+
+    # -- details ----------------------------------------------------------------------------------------
+
+    def _identity(self, facts: Facts, hint: Hint) -> TailIdentity:
+        return TailIdentity(
+            mode=hint.mode.value,
+            anchor=hint.anchor,
+            scaffold=hint.scaffold,
+            salt=facts.salt,
+            epoch=hint.epoch,
+            lora=facts.lora,
+            kind=hint.kind,
+            engine=self._engine,
+        )
+
+    def _begin_build(self, track: _Track, tail: tuple[int, ...]) -> bool:
+        assert track.key is not None
+        lookup = self.index.look_up(track.key)
+        if lookup.record is not None:
+            track.reason = Reason.HIT if lookup.found is Found.LIVE else Reason.BUILDING
+            return False
+        record = self.index.begin(track.key)
+        if record is None:
+            track.reason = Reason.POOL_FULL
+            return False
+        track.entry, track.building, track.reason = record.entry, True, Reason.BUILDING
+        self._step.begins.append(Begin(record.entry, tail))
+        return True
+
+    def _refuse(self, track: _Track, hit: int, room: Room) -> Reason | None:
+        assert track.key is not None
+        middle = self._middle(track, hit)
+        if middle <= 0:
+            return Reason.PREFIX_COVERS
+        if middle > room.tokens_max:
+            return Reason.MIDDLE_TOO_LONG
+        if room.rows_max < 1:
+            return Reason.BUSY
+        lookup = self.index.look_up(track.key)
+        if lookup.found is Found.LIVE and lookup.record is not None:
+            track.entry = lookup.record.entry
+            return None
+        self.lookups[lookup.found] += 1
+        reasons = {Found.BUILDING: Reason.BUILDING, Found.FALSE_HIT: Reason.FALSE_HIT}
+        return reasons.get(lookup.found, Reason.NOT_BUILT)
+
+    def _give_up(self, track: _Track, reason: Reason) -> int:
+        track.hint, track.reason, track.exact = None, reason, None
+        return 0
+
+    def _middle(self, track: _Track, hit: int) -> int:
+        assert track.hint is not None
+        return track.tail_start + track.hint.head - hit
+
+    def _copied(self, track: _Track) -> int:
+        assert track.hint is not None
+        return track.total - max(track.hint.last, 1)
+
+    def _load(self, splice: Splice, block_table: BlockTable) -> Load:
+        track = self._tracks[splice.request_id]
+        span = Span(
+            blocks=tuple(block_table(splice.request_id)),
+            position=splice.exact,
+            offset=splice.exact - track.tail_start,
+            count=splice.suffix_tokens,
+        )
+        return Load(splice.request_id, splice.entry, span)
+
+    def _capture(self, request_id: str, first: int, count: int, block_table: BlockTable) -> Capture | None:
+        track = self._tracks.get(request_id)
+        if track is None or not track.building or track.entry is None:
+            return None
+        begin, end = max(first, track.tail_start), min(first + count, track.total)
+        if begin >= end:
+            return None
+        span = Span(tuple(block_table(request_id)), begin, begin - track.tail_start, end - begin)
+        return Capture(track.entry, span, final=end == track.total)

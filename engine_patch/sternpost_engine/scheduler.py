@@ -1,0 +1,200 @@
+"""
+vLLM's scheduler with the middle as a second row.
+
+Four things, and no more, differ from vLLM's own: room is kept in a step for rows that ride along, the rows
+are added to what vLLM scheduled, blocks past a request's exact part are kept out of the prefix store, and
+each request's counts and reason are reported with its first output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from sternpost_core.hint import HINT_FIELD, Reason, Report
+from sternpost_engine.connector import OutcomeMetadata, SchedulerSide, SternpostConnector
+from sternpost_engine.operations import Splice
+from sternpost_engine.planner import Room
+
+ORDINARY_SHARE_MIN: Final = 0.25
+"""The share of a step's tokens that stays with ordinary rows, whatever rides along."""
+
+ORDINARY_TOKENS_SPARE: Final = 64
+"""Tokens kept for the last tokens of the requests that are admitted in the step, beside one per running row."""
+
+ROW_SUFFIX: Final = "#sternpost-middle"
+"""Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
+
+
+class SternpostScheduler(AsyncScheduler):  # type: ignore[misc]
+    """Schedules as vLLM does, and lets middles ride along."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert isinstance(self.connector, SternpostConnector), "--kv-transfer-config names SternpostConnector"
+        assert self.connector.scheduler_side is not None
+        self._side: SchedulerSide = self.connector.scheduler_side
+        self._tokens_full = self.max_num_scheduled_tokens
+        self._splices: dict[int, tuple[Splice, ...]] = {}
+        self._engine_id: str = self.vllm_config.instance_id
+        self._keep_approximate_out()
+
+    def schedule(self, throttle_prefills: bool = False) -> Any:
+        """Schedule one step, with room for the middles of waiting reads."""
+        room = self._room()
+        self._side.room = room
+        self.max_num_scheduled_tokens = self._tokens_full - room.tokens
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            self.max_num_scheduled_tokens = self._tokens_full
+        return output
+
+    def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
+        """Take the step's splices before the connector closes the step."""
+        splices = self._side.planner.take_splices()
+        metadata = super()._build_kv_connector_meta(connector, scheduler_output)
+        if splices:
+            self._splices[id(scheduler_output)] = splices
+        if metadata.operations.captures:
+            # The workers hook the cache update before the forward, so the step's start must precede it.
+            scheduler_output.has_sync_kv_loads = True
+        return metadata
+
+    def _update_after_schedule(self, scheduler_output: Any) -> None:
+        """Let vLLM advance its own requests, then add the rows that it need not know of."""
+        super()._update_after_schedule(scheduler_output)
+        for splice in self._splices.get(id(scheduler_output), ()):
+            self._ride_along(scheduler_output, splice)
+            self._correct_counts(splice)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
+        """Pass on what the workers did, let vLLM process the step, and add the reports."""
+        connector_output = model_runner_output.kv_connector_output
+        splices = self._splices.pop(id(scheduler_output), ())
+        if connector_output is not None:
+            if isinstance(connector_output.kv_connector_worker_meta, OutcomeMetadata):
+                self._side.answer(connector_output.kv_connector_worker_meta)
+            if connector_output.invalid_block_ids:
+                self._copies_failed(splices, connector_output.invalid_block_ids)
+        reasons = {
+            request_id: self._side.planner.reason(request_id)
+            for request_id in scheduler_output.num_scheduled_tokens
+        }
+        outputs: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)
+        self._side.step_done(splices)
+        for engine_outputs in outputs.values():
+            for output in engine_outputs.outputs:
+                self._report(output, reasons)
+        return outputs
+
+    # -- room -----------------------------------------------------------------------------------------------
+
+    def _room(self) -> Room:
+        running = len(self.running)
+        ordinary = max(int(self._tokens_full * ORDINARY_SHARE_MIN), running + ORDINARY_TOKENS_SPARE)
+        most = max(self._tokens_full - ordinary, 0)
+        # An admitted read takes two rows of the batch: its own, and the middle's.
+        rows = (self.max_num_running_reqs - running) // 2
+        return Room(
+            tokens=min(self._wanted(rows), most),
+            rows=rows,
+            tokens_max=most,
+            rows_max=self.max_num_running_reqs // 2,
+        )
+
+    def _wanted(self, rows: int) -> int:
+        wanted = 0
+        for request in self.waiting:
+            if rows < 1:
+                break
+            tokens = self._side.planner.pending_middle(request.request_id)
+            wanted += tokens
+            rows -= 1 if tokens else 0
+        return wanted
+
+    # -- the extra row --------------------------------------------------------------------------------------
+
+    def _ride_along(self, scheduler_output: Any, splice: Splice) -> None:
+        """
+        Add the middle's row: a partial prefill over the request's own blocks, never sampled.
+
+        It is a new request to the worker, and reported finished with the next step; nothing depends on
+        rewinding or jumping a counter of the request itself.
+        """
+        row = next(new for new in scheduler_output.scheduled_new_reqs if new.req_id == splice.request_id)
+        row_id = splice.request_id + ROW_SUFFIX
+        tokens = row.prompt_token_ids[: splice.exact + 1]
+        middle = replace(
+            row,
+            req_id=row_id,
+            prompt_token_ids=tokens,
+            prefill_token_ids=None if row.prefill_token_ids is None else list(tokens),
+            sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
+            block_ids=tuple(list(blocks) for blocks in row.block_ids),
+            num_computed_tokens=splice.hit,
+        )
+        scheduler_output.scheduled_new_reqs.insert(0, middle)
+        scheduler_output.num_scheduled_tokens[row_id] = splice.middle_tokens
+        scheduler_output.total_num_scheduled_tokens += splice.middle_tokens
+        self.finished_req_ids.add(row_id)
+
+    def _correct_counts(self, splice: Splice) -> None:
+        """Take the middle out of what vLLM counted as loaded: it is computed, by the extra row."""
+        request = self.requests[splice.request_id]
+        if request.prefill_stats is not None:
+            request.prefill_stats.set(
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_local_cached_tokens=splice.hit,
+                num_external_cached_tokens=splice.suffix_tokens,
+            )
+        stats = self.connector_prefix_cache_stats
+        if stats is not None:
+            stats.hits -= splice.middle_tokens
+            for source in stats.hits_by_source:
+                stats.hits_by_source[source] -= splice.middle_tokens
+                break
+
+    # -- isolation ------------------------------------------------------------------------------------------
+
+    def _keep_approximate_out(self) -> None:
+        """Register no block past a request's exact part under the hash of its tokens."""
+        coordinator, planner = self.kv_cache_manager.coordinator, self._side.planner
+        cache_blocks = coordinator.cache_blocks
+
+        def cache_exact_blocks(request: Any, num_computed_tokens: int) -> None:
+            exact = planner.exact_tokens(request.request_id)
+            cache_blocks(request, num_computed_tokens if exact is None else min(num_computed_tokens, exact))
+
+        coordinator.cache_blocks = cache_exact_blocks
+
+    # -- answers --------------------------------------------------------------------------------------------
+
+    def _copies_failed(self, splices: tuple[Splice, ...], invalid: set[int]) -> None:
+        for splice in splices:
+            request = self.requests.get(splice.request_id)
+            if request is None or not invalid.intersection(
+                self.kv_cache_manager.get_block_ids(splice.request_id)[0]
+            ):
+                continue
+            self._side.planner.copy_failed(splice.request_id)
+            if request.prefill_stats is not None:
+                request.prefill_stats.set(request.num_prompt_tokens, splice.hit, 0)
+
+    def _report(self, output: Any, reasons: dict[str, Reason]) -> None:
+        stats = output.prefill_stats
+        if stats is None:
+            return
+        prefix, suffix = stats.num_local_cached_tokens, stats.num_external_cached_tokens
+        report = Report(
+            prefix_tokens=prefix,
+            suffix_tokens=suffix,
+            computed_tokens=stats.num_prompt_tokens - prefix - suffix,
+            reason=reasons.get(output.request_id, Reason.NOT_ASKED),
+            engine=self._engine_id,
+        )
+        self._side.count_tokens(prefix, suffix, report.computed_tokens)
+        output.kv_transfer_params = {**(output.kv_transfer_params or {}), HINT_FIELD: report.to_mapping()}

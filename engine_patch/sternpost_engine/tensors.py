@@ -1,0 +1,99 @@
+"""
+The tensors of stored tails, on a worker.
+
+A tail's value is, per layer, K before rotation in float32 and V in the model's dtype, contiguous, with the
+shapes [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+DUPLICATE_TOLERANCE = 0.02
+"""How far apart, as a share of the largest key, two first-layer keys of one token may lie: bf16's rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """The heads of one layer on this worker."""
+
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class StoredTail:
+    """One tail's KV, and how many tokens of each layer have been written."""
+
+    tokens: tuple[int, ...]
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+    written: list[int]
+
+    def put(self, layer: int, offset: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write a run of unrotated keys and values; a build that starts over begins at offset 0 again."""
+        count = keys.shape[0]
+        self.keys[layer][offset : offset + count] = keys
+        self.values[layer][offset : offset + count] = values
+        self.written[layer] = offset + count if offset == 0 else self.written[layer] + count
+
+    @property
+    def whole(self) -> bool:
+        """Whether every layer holds every token."""
+        return all(count == len(self.tokens) for count in self.written)
+
+    def rotation_holds(self) -> bool:
+        """
+        Check the arithmetic on what was built.
+
+        Before rotation, a first layer's key depends on its token alone. So wherever a token occurs twice, the
+        two unrotated keys must be equal up to rounding; they differ when the angles were not the model's.
+        """
+        pairs = _repeated(self.tokens)
+        if not pairs:
+            return True
+        keys = self.keys[0]
+        first = keys[[pair[0] for pair in pairs]]
+        second = keys[[pair[1] for pair in pairs]]
+        return bool((first - second).abs().max() <= DUPLICATE_TOLERANCE * keys.abs().max())
+
+
+def allocate(tokens: tuple[int, ...], shapes: Sequence[LayerShape], device: torch.device) -> StoredTail:
+    """Make room for a tail with these token ids."""
+    count = len(tokens)
+    return StoredTail(
+        tokens=tokens,
+        keys=[
+            torch.empty((count, shape.kv_heads, shape.head_dim), dtype=torch.float32, device=device)
+            for shape in shapes
+        ],
+        values=[
+            torch.empty((count, shape.kv_heads, shape.value_dim), dtype=shape.dtype, device=device)
+            for shape in shapes
+        ],
+        written=[0] * len(shapes),
+    )
+
+
+def bytes_per_token(shapes: Sequence[LayerShape]) -> int:
+    """The size of one stored token over all layers, in bytes."""
+    key_bytes = torch.finfo(torch.float32).bits // 8
+    return sum(
+        shape.kv_heads * (shape.head_dim * key_bytes + shape.value_dim * torch.finfo(shape.dtype).bits // 8)
+        for shape in shapes
+    )
+
+
+def _repeated(tokens: Sequence[int]) -> list[tuple[int, int]]:
+    """Positions of each token's first and last occurrence, where it occurs more than once."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, token in enumerate(tokens):
+        first.setdefault(token, position)
+        last[token] = position
+    return [(first[token], last[token]) for token in first if first[token] != last[token]]

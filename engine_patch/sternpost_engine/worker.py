@@ -1,0 +1,195 @@
+"""
+The worker side of the suffix store: copies stored tails to KV blocks, and keeps what builds compute.
+
+Blocks are written through the attention backend's own cache update, which knows its layout and quantises by
+itself; pages are never indexed here. A build's keys and values are taken on their way into that update.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sternpost_engine.operations import Begin, Capture, Load, Operations, Outcome, Span
+from sternpost_engine.rotary import Rotation
+from sternpost_engine.tensors import LayerShape, StoredTail, allocate
+
+CacheUpdate = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
+"""The attention backend's cache update: layer, keys, values, the layer's pages, slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One attention layer: vLLM's module, its pages, and its heads."""
+
+    name: str
+    module: Any
+    pages: torch.Tensor
+    shape: LayerShape
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What the loads of a step did: bytes and seconds, and the blocks of the loads that failed."""
+
+    tokens: int
+    seconds: float
+    failed: Mapping[str, Sequence[int]]
+
+
+class SuffixWorker:
+    """Holds the tensors of this worker's tails; does what each step's operations say."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        rotation: Rotation,
+        block_size: int,
+        device: torch.device,
+        seconds: Callable[[], float],
+        logger: logging.Logger,
+    ) -> None:
+        self._layers = tuple(layers)
+        self._rotation = rotation
+        self._block_size = block_size
+        self._device = device
+        self._seconds = seconds
+        self._logger = logger
+        self._tails: dict[int, StoredTail] = {}
+        self._scratch: dict[LayerShape, torch.Tensor] = {}
+        self._captures: list[tuple[Capture, torch.Tensor]] = []
+        self._hooked: list[Any] = []
+
+    @property
+    def entries(self) -> frozenset[int]:
+        """The entries whose tensors are held."""
+        return frozenset(self._tails)
+
+    def start(self, operations: Operations) -> Copied:
+        """Carry out what comes before the forward, and make ready to keep what the builds compute."""
+        for entry in operations.drops:
+            self._tails.pop(entry, None)
+        for begin in operations.begins:
+            self._begin(begin)
+        copied = self._load_all(operations.loads)
+        self._captures = [(capture, self._slots(capture.span)) for capture in operations.captures]
+        if self._captures:
+            self._hook()
+        return copied
+
+    def end(self) -> Outcome:
+        """Close the step after the forward: say which builds are whole, and which failed."""
+        captures, self._captures = self._captures, []
+        self._unhook()
+        finals = [capture.entry for capture, _ in captures if capture.final]
+        completed = [entry for entry in finals if self._sound(entry)]
+        return Outcome(tuple(completed), tuple(entry for entry in finals if entry not in completed))
+
+    # -- loads --------------------------------------------------------------------------------------------
+
+    def _load_all(self, loads: Sequence[Load]) -> Copied:
+        began = self._seconds()
+        failed: dict[str, Sequence[int]] = {}
+        tokens = 0
+        for load in loads:
+            try:
+                self._load(load)
+                tokens += load.span.count
+            except (RuntimeError, KeyError, AssertionError) as error:
+                # The engine goes on: vLLM computes the named blocks anew. The message holds no prompt text.
+                self._logger.warning("copy of tail %d failed: %s", load.entry, type(error).__name__)
+                failed[load.request_id] = self._blocks_to_recompute(load.span)
+        return Copied(tokens, self._seconds() - began, failed)
+
+    def _load(self, load: Load) -> None:
+        tail, span = self._tails[load.entry], load.span
+        assert tail.whole, "a tail is read when it is whole"
+        slots = self._slots(span)
+        run = slice(span.offset, span.offset + span.count)
+        for index, layer in enumerate(self._layers):
+            rotated = self._scratch_for(layer.shape, span.count)
+            self._rotation.rotate(tail.keys[index][run], span.position, rotated)
+            layer.module.impl.do_kv_cache_update(
+                layer.module, rotated.to(layer.shape.dtype), tail.values[index][run], layer.pages, slots
+            )
+
+    def _scratch_for(self, shape: LayerShape, count: int) -> torch.Tensor:
+        scratch = self._scratch.get(shape)
+        if scratch is None or scratch.shape[0] < count:
+            size = (count, shape.kv_heads, shape.head_dim)
+            scratch = torch.empty(size, dtype=torch.float32, device=self._device)
+            self._scratch[shape] = scratch
+        return scratch[:count]
+
+    def _blocks_to_recompute(self, span: Span) -> Sequence[int]:
+        return span.blocks[span.position // self._block_size :]
+
+    def _slots(self, span: Span) -> torch.Tensor:
+        positions = torch.arange(span.position, span.position + span.count)
+        blocks = torch.tensor(span.blocks)[positions // self._block_size]
+        return (blocks * self._block_size + positions % self._block_size).to(self._device)
+
+    # -- builds -------------------------------------------------------------------------------------------
+
+    def _begin(self, begin: Begin) -> None:
+        self._tails[begin.entry] = allocate(
+            begin.tokens, [layer.shape for layer in self._layers], self._device
+        )
+
+    def _hook(self) -> None:
+        for index, layer in enumerate(self._layers):
+            backend = layer.module.impl
+            # The instance attribute shadows the class's method for this step only, so steps without a build
+            # run the backend's own code with nothing in between.
+            backend.do_kv_cache_update = self._keeping(index, backend.do_kv_cache_update)
+            self._hooked.append(backend)
+
+    def _unhook(self) -> None:
+        for backend in self._hooked:
+            del backend.do_kv_cache_update
+        self._hooked = []
+
+    def _keeping(self, index: int, update: CacheUpdate) -> CacheUpdate:
+        def keep_and_update(
+            module: Any, keys: torch.Tensor, values: torch.Tensor, pages: torch.Tensor, slots: torch.Tensor
+        ) -> None:
+            update(module, keys, values, pages, slots)
+            for capture, wanted in self._captures:
+                self._keep(index, capture, wanted, keys, values, slots)
+
+        return keep_and_update
+
+    def _keep(
+        self,
+        index: int,
+        capture: Capture,
+        wanted: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        slots: torch.Tensor,
+    ) -> None:
+        tail = self._tails.get(capture.entry)
+        rows = torch.isin(slots, wanted).nonzero().squeeze(-1)
+        if tail is None or rows.numel() != capture.span.count:
+            return
+        shape = self._layers[index].shape
+        rotated = keys[rows].view(-1, shape.kv_heads, shape.head_dim).to(torch.float32)
+        unrotated = torch.empty_like(rotated)
+        self._rotation.unrotate(rotated, capture.span.position, unrotated)
+        tail.put(
+            index, capture.span.offset, unrotated, values[rows].view(-1, shape.kv_heads, shape.value_dim)
+        )
+
+    def _sound(self, entry: int) -> bool:
+        tail = self._tails.get(entry)
+        if tail is None or not tail.whole:
+            self._logger.warning("build of tail %d is not whole", entry)
+            return False
+        if not tail.rotation_holds():
+            self._logger.warning("build of tail %d: keys do not turn as this model's do", entry)
+            return False
+        return True
