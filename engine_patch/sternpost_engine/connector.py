@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 from vllm import __version__ as vllm_version
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -45,14 +45,14 @@ logger = init_logger("vllm.sternpost")
 
 
 @dataclass
-class StepMetadata(KVConnectorMetadata):  # type: ignore[misc]
+class StepMetadata(KVConnectorMetadata):
     """One step's operations, on their way to the workers."""
 
     operations: Operations
 
 
 @dataclass
-class OutcomeMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
+class OutcomeMetadata(KVConnectorWorkerMetadata):
     """What the workers did, on its way to the scheduler: per entry, how many workers hold it whole."""
 
     completed: dict[int, int]
@@ -68,7 +68,7 @@ class OutcomeMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]
         return OutcomeMetadata(completed, self.failed | other.failed)
 
 
-class SternpostConnector(KVConnectorBase_V1):  # type: ignore[misc]
+class SternpostConnector(KVConnectorBase_V1):
     """One instance lives in the scheduler, one in each worker; each has its own half."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -115,9 +115,7 @@ class SternpostConnector(KVConnectorBase_V1):  # type: ignore[misc]
         """Hand the step's operations to the workers."""
         return StepMetadata(self._scheduler().close_step(scheduler_output.num_scheduled_tokens))
 
-    def request_finished(
-        self, request: Request, block_ids: list[int]
-    ) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         """Let the request go; its blocks need not be held."""
         self._scheduler().finish(request.request_id)
         return False, None
@@ -203,9 +201,7 @@ class SchedulerSide:
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
             tail_share_min=settings.tail_share_min,
         )
-        self.planner = TailPlanner(
-            index, limits, engine=describe_engine(vllm_config), supported=supported
-        )
+        self.planner = TailPlanner(index, limits, engine=describe_engine(vllm_config), supported=supported)
         self.kv_cache_manager: Any = None
         self.room = Room(tokens=0, rows=0, tokens_max=0, rows_max=0)
         self._workers = vllm_config.parallel_config.tensor_parallel_size
@@ -225,9 +221,7 @@ class SchedulerSide:
         """Ask the planner; remember the hit for the admission that may follow."""
         began = time.perf_counter()
         self._hits[request.request_id] = hit
-        tokens = self.planner.match(
-            request.request_id, hit, self.room, resumed=request.num_preemptions > 0
-        )
+        tokens = self.planner.match(request.request_id, hit, self.room, resumed=request.num_preemptions > 0)
         self._match_seconds.append(time.perf_counter() - began)
         lost_splice = self.planner.reason(request.request_id) is Reason.PREEMPTED
         if lost_splice and request.prefill_stats is not None:
@@ -281,20 +275,20 @@ class SchedulerSide:
         """Return what was counted since the last call."""
         index = self.planner.index
         totals: dict[str, dict[str, float]] = {
-            "lookups": dict(self.planner.lookups),
-            "requests": dict(self.planner.requests),
-            "tokens": dict(self._tokens),
-            "evictions": dict(index.evictions),
+            "lookups": _by_label(self.planner.lookups),
+            "requests": _by_label(self.planner.requests),
+            "tokens": _by_label(self._tokens),
+            "evictions": _by_label(index.evictions),
             "inserts": {"": index.inserts},
         }
-        states = dict.fromkeys((State.BUILDING, State.LIVE, State.RETIRED), 0)
+        states = {State.BUILDING: 0, State.LIVE: 0, State.RETIRED: 0}
         for record in index.records():
             states[record.state] += 1
         observed, self._match_seconds = self._match_seconds, []
         gauges: dict[str, dict[str, float]] = {
             "pool_bytes": {"": index.used_bytes},
             "pool_budget_bytes": {"": index.budget_bytes},
-            "tails": dict(states),
+            "tails": _by_label(states),
         }
         data = {
             "counters": self._deltas.take(totals),
@@ -362,9 +356,7 @@ class WorkerSide:
             ]
             device = layers[0].pages.device
             rotation = rotation_of(_rotary_module(), device)
-            self._worker = SuffixWorker(
-                layers, rotation, self._block_size, device, time.perf_counter, logger
-            )
+            self._worker = SuffixWorker(layers, rotation, self._block_size, device, time.perf_counter, logger)
         return self._worker
 
 
@@ -387,6 +379,10 @@ def facts_of(request: Request) -> Facts:
         remote_kv=remote,
         resumable=request.resumable,
     )
+
+
+def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:
+    return {str(label): count for label, count in counts.items()}
 
 
 def _layer_bytes(spec: Any) -> int:

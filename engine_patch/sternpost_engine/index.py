@@ -23,7 +23,7 @@ from sternpost_core.clock import Clock
 from sternpost_engine.keys import TailKey
 
 BUCKET_TOKENS: Final = (256, 512, 1024, 2048, 4096)
-"""The lengths that a stored tail's room is rounded up to, in tokens, so that freed room fits the next tail."""
+"""The lengths that a tail's room is rounded up to, in tokens, so that freed room fits the next tail."""
 
 
 class State(StrEnum):

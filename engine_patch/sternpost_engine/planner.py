@@ -143,7 +143,7 @@ class TailPlanner:
     # -- scheduling a step ------------------------------------------------------------------------------
 
     def pending_middle(self, request_id: str) -> int:
-        """How many tokens may ride along when the waiting request is admitted; 0 when it will read nothing."""
+        """How many tokens may ride along when the waiting request is admitted; 0 when it reads nothing."""
         track = self._tracks.get(request_id)
         if track is None or track.hint is None or track.key is None or track.spliced:
             return 0

@@ -44,33 +44,59 @@ class Rotation:
 
         Both have the shape [tokens, heads, head_dim], float32; `out` must not share memory with `keys`.
         """
-        self._turn(keys, position, out, inverse=False)
+        self.turn(position, keys.shape[0], keys.shape[1]).apply(keys, out)
 
     def unrotate(self, keys: torch.Tensor, position: int, out: torch.Tensor) -> None:
         """Take back the rotation of `keys` that stand from `position` on, into `out`; shapes as in `rotate`."""
-        self._turn(keys, position, out, inverse=True)
+        self.turn(position, keys.shape[0], keys.shape[1], inverse=True).apply(keys, out)
 
-    def _turn(self, keys: torch.Tensor, position: int, out: torch.Tensor, *, inverse: bool) -> None:
-        tokens = keys.shape[0]
+    def turn(self, position: int, tokens: int, heads: int, *, inverse: bool = False) -> Turn:
+        """Return the turn of so many tokens from `position` on, for use with the keys of every layer."""
         assert position + tokens <= self.positions, "positions are inside the model's length"
         cos = self.cos[position : position + tokens].unsqueeze(1)
         sin = self.sin[position : position + tokens].unsqueeze(1)
-        first, second = self._halves(keys)
-        first_out, second_out = self._halves(out)
-        sign = -1.0 if inverse else 1.0
-        torch.mul(first, cos, out=first_out)
-        first_out.addcmul_(second, sin, value=-sign)
-        torch.mul(second, cos, out=second_out)
-        second_out.addcmul_(first, sin, value=sign)
-        if self.rotary_dim < keys.shape[-1]:
-            out[..., self.rotary_dim :] = keys[..., self.rotary_dim :]
-
-    def _halves(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        sin = -sin if inverse else sin
         if self.neox:
-            half = self.rotary_dim // 2
-            return keys[..., :half], keys[..., half : self.rotary_dim]
-        rotated = keys[..., : self.rotary_dim]
-        return rotated[..., 0::2], rotated[..., 1::2]
+            cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        # Repeated for each head, because a CPU multiplies contiguous memory twice as fast as broadcast rows.
+        return Turn(cos.repeat(1, heads, 1), sin.repeat(1, heads, 1), self.neox)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """
+    The angles of a run of tokens, for every head.
+
+    Where halves are paired, `cos` and `sin` have the shape [tokens, heads, rotary_dim] and `sin` carries the sign
+    of each half; where neighbours are paired, the last dimension is rotary_dim / 2.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    neox: bool
+
+    def apply(self, keys: torch.Tensor, out: torch.Tensor) -> None:
+        """Turn `keys` into `out`; both [tokens, heads, head_dim], float32, without shared memory."""
+        if self.neox:
+            self._turn_halves(keys, out)
+        else:
+            self._turn_neighbours(keys, out)
+
+    def _turn_halves(self, keys: torch.Tensor, out: torch.Tensor) -> None:
+        # Whole heads are contiguous: on a CPU this takes a quarter of the time that separate halves take.
+        dim = self.cos.shape[-1]
+        turned, rest = out[..., :dim], out[..., dim:]
+        torch.mul(keys[..., :dim], self.cos, out=turned)
+        turned.addcmul_(torch.roll(keys[..., :dim], dim // 2, dims=-1), self.sin)
+        if rest.numel():
+            rest.copy_(keys[..., dim:])
+
+    def _turn_neighbours(self, keys: torch.Tensor, out: torch.Tensor) -> None:
+        dim = 2 * self.cos.shape[-1]
+        first, second = keys[..., 0:dim:2], keys[..., 1:dim:2]
+        out[..., 0:dim:2] = first * self.cos - second * self.sin
+        out[..., 1:dim:2] = second * self.cos + first * self.sin
+        out[..., dim:] = keys[..., dim:]
 
 
 def rotation_of(module: Any, device: torch.device) -> Rotation:

@@ -29,7 +29,7 @@ ROW_SUFFIX: Final = "#sternpost-middle"
 """Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
 
 
-class SternpostScheduler(AsyncScheduler):  # type: ignore[misc]
+class SternpostScheduler(AsyncScheduler):
     """Schedules as vLLM does, and lets middles ride along."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class SternpostScheduler(AsyncScheduler):  # type: ignore[misc]
         assert isinstance(self.connector, SternpostConnector), "--kv-transfer-config names SternpostConnector"
         assert self.connector.scheduler_side is not None
         self._side: SchedulerSide = self.connector.scheduler_side
-        self._tokens_full = self.max_num_scheduled_tokens
+        self._tokens_full: int = self.max_num_scheduled_tokens
         self._splices: dict[int, tuple[Splice, ...]] = {}
         self._engine_id: str = self.vllm_config.instance_id
         self._keep_approximate_out()

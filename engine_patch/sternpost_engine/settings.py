@@ -62,7 +62,10 @@ def pool_budget(settings: EngineSettings, free_bytes: int) -> int:
 def _checks() -> dict[str, _Check]:
     share: _Check = (lambda value: _is_number(value) and 0 < _number(value) <= 1, "a number over 0, up to 1")
     count: _Check = (lambda value: _is_integer(value) and _number(value) >= 1, "an integer from 1 on")
-    size: _Check = (lambda value: _is_integer(value) and _number(value) >= 0, "an integer from 0 on, in bytes")
+    size: _Check = (
+        lambda value: _is_integer(value) and _number(value) >= 0,
+        "an integer from 0 on, in bytes",
+    )
     return {
         "pool_fraction": share,
         "pool_bytes": size,

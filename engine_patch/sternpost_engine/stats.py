@@ -16,7 +16,7 @@ COPY_BUCKETS_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 
 """From a GPU's copy to a slow CPU's."""
 
 
-class SuffixStats(KVConnectorStats):  # type: ignore[misc]
+class SuffixStats(KVConnectorStats):
     """
     What happened since the last report.
 
@@ -44,8 +44,7 @@ class SuffixStats(KVConnectorStats):  # type: ignore[misc]
     def reduce(self) -> dict[str, int | float]:
         """Sum up for vLLM's log line."""
         return {
-            f"suffix {metric}": sum(increases.values())
-            for metric, increases in self.data["counters"].items()
+            f"suffix {metric}": sum(increases.values()) for metric, increases in self.data["counters"].items()
         }
 
     def is_empty(self) -> bool:
@@ -76,7 +75,7 @@ class CounterDeltas:
         return increases
 
 
-class SuffixMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+class SuffixMetrics(KVConnectorPromMetrics):
     """Registers the suffix store's metrics beside vLLM's, and adds each report to them."""
 
     def __init__(

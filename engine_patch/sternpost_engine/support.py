@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 VLLM_VERSIONS: Final = ("0.32",)
-"""The vLLM releases, as major and minor, whose scheduler and worker this plugin was read and tried against."""
+"""The vLLM releases, as major and minor, that this plugin was read and tried against."""
 
 SCHEDULER: Final = "sternpost_engine.scheduler.SternpostScheduler"
 """The scheduler class without which the connector stays idle."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 DUPLICATE_TOLERANCE = 0.02
-"""How far apart, as a share of the largest key, two first-layer keys of one token may lie: bf16's rounding."""
+"""How far apart two first-layer keys of one token may lie, as a share of the largest: bf16's rounding."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,13 @@ class SuffixWorker:
         assert tail.whole, "a tail is read when it is whole"
         slots = self._slots(span)
         run = slice(span.offset, span.offset + span.count)
+        turns = {
+            heads: self._rotation.turn(span.position, span.count, heads)
+            for heads in {layer.shape.kv_heads for layer in self._layers}
+        }
         for index, layer in enumerate(self._layers):
             rotated = self._scratch_for(layer.shape, span.count)
-            self._rotation.rotate(tail.keys[index][run], span.position, rotated)
+            turns[layer.shape.kv_heads].apply(tail.keys[index][run], rotated)
             layer.module.impl.do_kv_cache_update(
                 layer.module, rotated.to(layer.shape.dtype), tail.values[index][run], layer.pages, slots
             )
