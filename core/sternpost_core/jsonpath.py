@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,6 +73,9 @@ KNOWN_KEYS: Final = frozenset(
 )
 """The keys that a path may show."""
 
+TOKENS_MAX: Final = 200_000
+"""How many tokens are looked at, about 0.1 s of work; past them the path is that of the top level."""
+
 CONSTANTS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 """What Python reads as a number and JSON does not have."""
 
@@ -135,16 +138,13 @@ def duplicate_path(text: str) -> str:
 def _first(text: str, stop: Callable[[int, str, Sequence[_Frame]], bool]) -> str:
     """Return the path before the first token (start, token, open frames) at which `stop` is true."""
     frames: list[_Frame] = []
-    for start, token in _tokens(text):
-        if stop(start, token, frames):
+    for count, match in enumerate(_TOKEN.finditer(text)):
+        if count == TOKENS_MAX:
+            return TOP
+        if stop(match.start(), match.group(), frames):
             break
-        _advance(frames, token)
+        _advance(frames, match.group())
     return _render(frames)
-
-
-def _tokens(text: str) -> Iterator[tuple[int, str]]:
-    for match in _TOKEN.finditer(text):
-        yield match.start(), match.group()
 
 
 def _advance(frames: list[_Frame], token: str) -> None:

@@ -250,19 +250,13 @@ def _check_encoding(body: bytes) -> None:
     # Chunks keep the decoded text small: one emoji would otherwise make it four times as large as the body.
     decoder = codecs.getincrementaldecoder("utf-8")()
     for start in range(0, len(body), _CHUNK_BYTES):
+        begun, _ = decoder.getstate()
         try:
             decoder.decode(body[start : start + _CHUNK_BYTES], start + _CHUNK_BYTES >= len(body))
-        except UnicodeDecodeError:
-            raise _invalid_utf8(body) from None
-
-
-def _invalid_utf8(body: bytes) -> BodyError:
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        path = path_at(body.decode("latin-1"), error.start)
-        return _fault(path, f"invalid UTF-8 at byte {error.start}", "UTF-8")
-    raise AssertionError("decoding in chunks and at once disagree")
+        except UnicodeDecodeError as error:
+            position = start - len(begun) + error.start
+            path = path_at(body.decode("latin-1"), position)
+            raise _fault(path, f"invalid UTF-8 at byte {position}", "UTF-8") from None
 
 
 def _scan_object(body: bytes, text: str, start: int) -> tuple[dict[str, Member], int, list[Any]]:
