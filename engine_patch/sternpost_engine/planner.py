@@ -201,7 +201,8 @@ class TailPlanner:
         ]
         return Operations(
             drops=tuple(self.index.take_freed()),
-            begins=tuple(step.begins),
+            # A build that was given up before its first step is among the drops, which come first.
+            begins=tuple(begin for begin in step.begins if self.index.record(begin.entry) is not None),
             loads=tuple(self._load(splice, block_table) for splice in step.splices),
             captures=tuple(captures),
         )
@@ -236,6 +237,9 @@ class TailPlanner:
     def reset(self) -> None:
         """Make every tail unreachable; readers of the running step finish with what they have."""
         self.index.retire_all(Eviction.RESET)
+        for track in self._tracks.values():
+            if track.building:
+                track.reason, track.building = Reason.NOT_BUILT, False
 
     # -- details ----------------------------------------------------------------------------------------
 
