@@ -21,7 +21,8 @@ class Rotation:
     The angles of one rotary module, as unit vectors.
 
     `cos` and `sin` have the shape [positions, rotary_dim / 2], float32. `neox` says that a head's two halves
-    are paired (Llama); otherwise neighbours are paired (GPT-J). Dimensions past `rotary_dim` stay as they are.
+    are paired (Llama); otherwise neighbours are paired (GPT-J). Dimensions past `rotary_dim` stay as
+    they are.
     """
 
     cos: torch.Tensor
@@ -47,7 +48,7 @@ class Rotation:
         self.turn(position, keys.shape[0], keys.shape[1]).apply(keys, out)
 
     def unrotate(self, keys: torch.Tensor, position: int, out: torch.Tensor) -> None:
-        """Take back the rotation of `keys` that stand from `position` on, into `out`; shapes as in `rotate`."""
+        """Take back the rotation of `keys` that stand from `position` on; shapes as in `rotate`."""
         self.turn(position, keys.shape[0], keys.shape[1], inverse=True).apply(keys, out)
 
     def turn(self, position: int, tokens: int, heads: int, *, inverse: bool = False) -> Turn:
@@ -67,8 +68,8 @@ class Turn:
     """
     The angles of a run of tokens, for every head.
 
-    Where halves are paired, `cos` and `sin` have the shape [tokens, heads, rotary_dim] and `sin` carries the sign
-    of each half; where neighbours are paired, the last dimension is rotary_dim / 2.
+    Where halves are paired, `cos` and `sin` have the shape [tokens, heads, rotary_dim] and `sin` carries the
+    sign of each half; where neighbours are paired, the last dimension is rotary_dim / 2.
     """
 
     cos: torch.Tensor

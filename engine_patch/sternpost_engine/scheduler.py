@@ -23,7 +23,7 @@ ORDINARY_SHARE_MIN: Final = 0.25
 """The share of a step's tokens that stays with ordinary rows, whatever rides along."""
 
 ORDINARY_TOKENS_SPARE: Final = 64
-"""Tokens kept for the last tokens of the requests that are admitted in the step, beside one per running row."""
+"""Tokens kept for the last tokens of requests admitted in the step, beside one per running row."""
 
 ROW_SUFFIX: Final = "#sternpost-middle"
 """Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
