@@ -1,0 +1,185 @@
+"""The gateway's own endpoints: health, readiness, metrics and the kill level."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Any, Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from sternpost_core.clock import Clock
+from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostError
+from sternpost_core.jsonspan import scan, value
+from sternpost_core.kill import KillLevel
+from sternpost_gateway.config import PolicyDirectory
+from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
+from sternpost_gateway.fleet import Fleet, View
+from sternpost_gateway.kills import Kills
+from sternpost_gateway.metrics import Metrics
+
+KILL_PATH: Final = "/sternpost/v1/kill"
+KILL_FIELDS: Final = ("level", "policy", "reason")
+KILL_BYTES_MAX: Final = 65536
+"""The largest body that sets a kill level."""
+
+REASON_LENGTH_MAX: Final = 1024
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """Whether the gateway is shutting down: then it is not ready, and serves what it has."""
+
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admin:
+    """Answers people and probes; nothing here touches a request for an engine."""
+
+    fleet: Fleet
+    directory: PolicyDirectory
+    kills: Kills
+    metrics: Metrics
+    registry: CollectorRegistry
+    clock: Clock
+    lifecycle: Lifecycle
+    token: str | None
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all endpoints."""
+        return [
+            Route("/healthz", self.healthz),
+            Route("/readyz", self.readyz),
+            Route("/metrics", self.metrics_page),
+            Route(KILL_PATH, self.kill, methods=["GET", "POST"]),
+        ]
+
+    async def healthz(self, request: Request) -> Response:
+        """Say that the process runs."""
+        return PlainTextResponse("ok")
+
+    async def readyz(self, request: Request) -> Response:
+        """Say whether requests can be served; `?verbose` says why, or why not."""
+        ready = bool(self.fleet.ready_views()) and not self.lifecycle.draining
+        status = 200 if ready else 503
+        if "verbose" in request.query_params:
+            return JSONResponse({"ready": ready, **self._details()}, status_code=status)
+        return PlainTextResponse("ok" if ready else "not ready", status_code=status)
+
+    async def metrics_page(self, request: Request) -> Response:
+        """Return all metrics."""
+        self.metrics.config_age_seconds.set(self._config_age())
+        self.metrics.config_faults.set(len(self.directory.status.faults))
+        return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def kill(self, request: Request) -> Response:
+        """Show or set the kill level."""
+        try:
+            self._check_token(request)
+            if request.method == "POST":
+                return await self._set_level(request)
+            return JSONResponse(self._kill_state())
+        except SternpostError as error:
+            answer = answer_of(error)
+            return Response(answer.body, answer.status, headers={"content-type": "application/json"})
+
+    def _check_token(self, request: Request) -> None:
+        if self.token is None:
+            raise NotFound("the admin interface needs --admin-token-file")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), self.token.encode()):
+            raise Forbidden("the admin token is missing or wrong")
+
+    async def _set_level(self, request: Request) -> Response:
+        level, policy, reason = read_kill(await _small_body(request))
+        known = {item.full_name for item in self.directory.config.policies.policies}
+        if policy is not None and policy not in known:
+            raise BodyError("kill", [Fault("policy", repr(policy), ", ".join(sorted(known)) or "null")])
+        by = f"http {request.client.host if request.client else 'unknown'}"
+        try:
+            self.kills.latch(level, policy, reason, by)
+            persisted = True
+        except OperatingError:
+            # The level counts; whoever set it must know that a restart would lose it.
+            persisted = False
+        self.metrics.kills.labels(level.value).inc()
+        self.metrics.show_levels(self.kills.table)
+        return JSONResponse(
+            {**self._kill_state(), "persisted": persisted}, status_code=200 if persisted else 500
+        )
+
+    def _kill_state(self) -> dict[str, Any]:
+        table = self.kills.table
+        return {
+            "level": table.everyone.value,
+            "policies": {policy: level.value for policy, level in table.levels.items()},
+            "epochs": dict(table.epochs),
+            "latches": [latch.to_mapping() for latch in self.kills.latches],
+        }
+
+    def _config_age(self) -> float:
+        return self.clock.monotonic() - self.directory.status.read_at
+
+    def _details(self) -> dict[str, Any]:
+        status = self.directory.status
+        return {
+            "draining": self.lifecycle.draining,
+            "policies": [policy.full_name for policy in self.directory.config.policies.policies],
+            "faults": [
+                {"path": fault.path, "value": fault.value, "allowed": fault.allowed}
+                for fault in status.faults
+            ],
+            "config_age_seconds": round(self._config_age(), 3),
+            "kill": {"level": self.kills.table.everyone.value},
+            "engines": [_engine(view) for view in self.fleet.views()],
+        }
+
+
+def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
+    """
+    Read the body that sets a kill level.
+
+    Raises:
+        BodyError: with every fault.
+    """
+    document = scan(body)
+    fields = {name: value(document, member.value_span) for name, member in document.members.items()}
+    levels = ", ".join(level.value for level in KillLevel)
+    faults = [Fault(name, "a key", ", ".join(KILL_FIELDS)) for name in fields if name not in KILL_FIELDS]
+    level = next((level for level in KillLevel if level.value == fields.get("level")), None)
+    policy, reason = fields.get("policy"), fields.get("reason", "")
+    if level is None:
+        faults.append(Fault("level", repr(fields.get("level"))[:80], levels))
+    if policy is not None and not isinstance(policy, str):
+        faults.append(Fault("policy", type(policy).__name__, "namespace/name, or null for all policies"))
+    if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:
+        faults.append(
+            Fault("reason", type(reason).__name__, f"a text of at most {REASON_LENGTH_MAX} characters")
+        )
+    if faults or level is None:
+        raise BodyError("kill", faults)
+    return level, policy, reason
+
+
+async def _small_body(request: Request) -> bytes:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > KILL_BYTES_MAX:
+            raise TooLarge(f"the body is larger than the limit of {KILL_BYTES_MAX} bytes")
+    return body
+
+
+def _engine(view: View) -> dict[str, Any]:
+    return {
+        "url": view.engine.url,
+        "ready": view.ready,
+        "in_flight": view.in_flight,
+        "plugin": view.info.plugin.value,
+        "reason": view.info.reason,
+        "batch": view.info.batch,
+    }

@@ -1,0 +1,195 @@
+"""
+The composition root: every part of the gateway is built here, once, and handed what it needs.
+
+Importing this package does nothing, and building an application starts nothing: what runs in the background
+starts and ends with the application's lifespan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import httpx
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from sternpost_core.clock import Clock
+from sternpost_core.errors import OperatingError
+from sternpost_core.keys import SECRET_BYTES_MIN
+from sternpost_gateway.admin import Admin, Lifecycle
+from sternpost_gateway.admit import Admission
+from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.config import Config, PolicyDirectory
+from sternpost_gateway.engine_api import EngineApi
+from sternpost_gateway.errors import NotFound, answer_of
+from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.forward import Forward
+from sternpost_gateway.kills import Kills
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.pipeline import Parts, Pipeline
+from sternpost_gateway.prober import Prober
+from sternpost_gateway.record import Recorder
+from sternpost_gateway.route import LeastLoaded, TailAffinity
+from sternpost_gateway.settings import Settings
+from sternpost_gateway.state_files import read_file, write_file
+from sternpost_gateway.tails import Tails
+from sternpost_gateway.upstream import Upstream
+from sternpost_gateway.versions import Versions
+
+logger = logging.getLogger(__name__)
+
+SECRET_FILE: Final = "salt.key"
+SECRET_BYTES: Final = 32
+"""The length of a salt secret that is made here."""
+
+
+def create_app(
+    settings: Settings,
+    *,
+    clock: Clock,
+    registry: CollectorRegistry,
+    upstream: Upstream,
+    control: httpx.AsyncClient,
+    chance: random.Random,
+    lifecycle: Lifecycle,
+) -> Starlette:
+    """
+    Build the gateway.
+
+    Raises:
+        PolicyError: the policies cannot go live; with every fault.
+        OperatingError: the salt secret cannot be read or kept.
+    """
+    metrics = Metrics(registry)
+    kills = Kills(clock, settings.state)
+    directory = PolicyDirectory(settings.policies, clock, _on_config(kills, metrics))
+    directory.load()
+    tails = Tails(clock)
+    fleet = Fleet([Engine(url.rstrip("/")) for url in settings.engines], tails.forget_engine)
+    api = EngineApi(control, settings.timeouts)
+    builder = TailBuilder(api, tails, metrics)
+    versions = Versions(settings.state)
+    admission = Admission(settings.limits, chance)
+    metrics.in_flight.set_function(lambda: admission.in_flight)
+    pipeline = Pipeline(
+        Parts(
+            settings=settings,
+            secret=load_secret(settings),
+            clock=clock,
+            policies=lambda: directory.config.policies,
+            kills=lambda: kills.table,
+            admission=admission,
+            fleet=fleet,
+            tails=tails,
+            builder=builder,
+            versions=versions,
+            affinity=TailAffinity(chance),
+            least_loaded=LeastLoaded(chance),
+            forward=Forward(upstream, settings),
+            recorder=Recorder(metrics, tails, fleet),
+            metrics=metrics,
+        )
+    )
+    admin = Admin(
+        fleet=fleet,
+        directory=directory,
+        kills=kills,
+        metrics=metrics,
+        registry=registry,
+        clock=clock,
+        lifecycle=lifecycle,
+        token=settings.admin_token,
+    )
+    prober = Prober(api, fleet, metrics, settings.timeouts, clock)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await upstream.open()
+            # Released in reverse: first what starts requests, then what they travel on.
+            stack.push_async_callback(upstream.close)
+            stack.push_async_callback(api.close)
+            stack.push_async_callback(versions.save)
+            stack.push_async_callback(builder.close)
+            await stack.enter_async_context(_background(directory, prober, versions, settings))
+            yield
+
+    return Starlette(routes=[*admin.routes(), *_routes(pipeline)], lifespan=lifespan)
+
+
+def load_secret(settings: Settings) -> bytes:
+    """
+    Return the secret of the cache salts: the one given, else the one kept in the state directory.
+
+    Gateways that serve the same engines share KV only when they share the secret.
+
+    Raises:
+        OperatingError: the kept secret cannot be read or written.
+    """
+    if settings.salt_secret is not None:
+        return settings.salt_secret
+    if settings.state is None:
+        logger.warning("without --salt-key-file and --state, cached KV is unreachable after a restart")
+        return secrets.token_bytes(SECRET_BYTES)
+    path = settings.state / SECRET_FILE
+    kept = read_file(path)
+    if kept is None:
+        kept = secrets.token_bytes(SECRET_BYTES)
+        write_file(path, kept)
+    if len(kept) < SECRET_BYTES_MIN:
+        raise OperatingError(
+            f"{path} holds fewer than {SECRET_BYTES_MIN} bytes; remove it to have it made anew"
+        )
+    return kept
+
+
+def _routes(pipeline: Pipeline) -> list[Route | Mount]:
+    return [Mount("/v1", app=pipeline), Mount("/", app=_nowhere)]
+
+
+def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
+    def take(config: Config) -> None:
+        kills.configure(config.policies.policies, config.switches)
+        metrics.show_levels(kills.table)
+
+    return take
+
+
+@asynccontextmanager
+async def _background(
+    directory: PolicyDirectory, prober: Prober, versions: Versions, settings: Settings
+) -> AsyncIterator[None]:
+    """Run what keeps beliefs fresh; the death of any of it is logged at once, not at the end."""
+    tasks = [
+        asyncio.create_task(directory.watch(settings.timeouts.poll_seconds), name="policy directory"),
+        asyncio.create_task(prober.run(), name="prober"),
+        asyncio.create_task(versions.keep_saved(), name="versions"),
+    ]
+    for task in tasks:
+        task.add_done_callback(_log_death)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _log_death(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("the background task %r has died", task.get_name(), exc_info=task.exception())
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer for every path that is neither below `/v1` nor one of our own."""
+    answer = answer_of(NotFound("there is nothing at this path; models are served below /v1"))
+    await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
+    await send({"type": "http.response.body", "body": answer.body})

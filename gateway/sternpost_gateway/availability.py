@@ -1,0 +1,31 @@
+"""What a policy may ask for that this release does not do; each is said once, when the policy goes live."""
+
+from __future__ import annotations
+
+from sternpost_core.policy import Canonicalize, Layout, Policy, TailSource, TenantSourceKind, VolatileAction
+
+
+def is_served(policy: Policy) -> bool:
+    """Say whether a policy's requests are rewritten: only with its own tail, layout and tenant source."""
+    tail = policy.prompt.tail
+    return (
+        policy.prompt.layout is not Layout.TAIL_FIRST
+        and policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM
+        and (tail is None or tail.source is TailSource.LAST_SYSTEM_MESSAGE)
+    )
+
+
+def missing_features(policy: Policy) -> list[str]:
+    """Return what the policy asks for and does not get, as sentences."""
+    prompt = policy.prompt
+    notes: list[str] = []
+    if not is_served(policy):
+        notes.append(
+            "layout TailFirst, tail sources Marker and Learned, and tenantFrom jwtClaim are not available"
+            " in this release; this policy's requests pass unchanged"
+        )
+    if prompt.canonicalize is Canonicalize.PIN:
+        notes.append("canonicalize Pin is not available in this release; it acts as Report")
+    if any(rule.action is not VolatileAction.REPORT for rule in prompt.volatile):
+        notes.append("volatile Relocate and Strip are not available in this release; they act as Report")
+    return notes

@@ -1,0 +1,47 @@
+"""A mapping of bounded size, for everything that grows with traffic."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class Bounded(Generic[Key, Value]):
+    """A mapping that forgets the least recently used beyond `entries_max`."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value and count that as a use."""
+        if key not in self._entries:
+            return None
+        self._entries.move_to_end(key)
+        return self._entries[key]
+
+    def put(self, key: Key, value: Value) -> None:
+        """Set the value; the least recently used goes."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: Key) -> None:
+        """Forget a value if it is there."""
+        self._entries.pop(key, None)
+
+    def values(self) -> tuple[Value, ...]:
+        """Return all values, least recently used first."""
+        return tuple(self._entries.values())
+
+    def items(self) -> tuple[tuple[Key, Value], ...]:
+        """Return all keys and values, least recently used first."""
+        return tuple(self._entries.items())
+
+    def __len__(self) -> int:
+        return len(self._entries)

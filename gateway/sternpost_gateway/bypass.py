@@ -1,0 +1,58 @@
+"""Why a policy's request goes without tail reuse; the values are header values and metric labels."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Bypass(StrEnum):
+    """One reason each; what the engine itself decides is in `sternpost_core.hint.Reason`."""
+
+    OBSERVING = "observing"
+    """The policy asks for no tail reuse."""
+
+    CLIENT_OFF = "client_off"
+    """The client turned reuse off for this request."""
+
+    KILLED = "killed"
+    """A kill level turned reuse off."""
+
+    NOT_AVAILABLE = "not_available"
+    """The policy asks for a tail source, layout or tenant source that this release does not have."""
+
+    NOT_CHAT = "not_chat"
+    """The request has no messages."""
+
+    NO_TAIL = "no_tail"
+    """No system message stands behind the leading ones."""
+
+    TAIL_NOT_LAST = "tail_not_last"
+    """The tail is not the last message, and the layout keeps it where it is."""
+
+    TEMPLATE_OPTIONS = "template_options"
+    """The request renders its prompt in a way that /tokenize cannot repeat."""
+
+    TAIL_UNKNOWN = "tail_unknown"
+    """The tail's tokens are not known yet."""
+
+    TAIL_REFUSED = "tail_refused"
+    """The engine refused to tokenize the tail's conversation."""
+
+    TAIL_UNSTABLE = "tail_unstable"
+    """The tail's tokens depend on what stands before it."""
+
+    TAIL_TOO_SHORT = "tail_too_short"
+    TAIL_TOO_LONG = "tail_too_long"
+    """Below the policy's or the engine's least number of tokens, or above the engine's largest."""
+
+    NO_PLUGIN = "no_plugin"
+    """The engine runs without the plugin."""
+
+    UNSUPPORTED = "unsupported"
+    """The plugin does not support this engine's configuration."""
+
+    NOT_BUILT = "not_built"
+    """The engine does not hold the tail."""
+
+    BUILDING = "building"
+    """The engine is building the tail."""

@@ -1,0 +1,204 @@
+"""
+The client's side of one exchange: read its body, write its answer, and notice when it leaves.
+
+Nothing here looks into bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.types import Message, Receive, Scope, Send
+
+from sternpost_core.clock import Clock
+from sternpost_gateway.errors import Answer, BadRequest, ClientGone, TooLarge, TooSlow
+from sternpost_gateway.settings import Limits, Timeouts
+
+Result = TypeVar("Result")
+
+BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""Methods whose requests may have a body."""
+
+
+class Client:
+    """
+    One ASGI exchange.
+
+    `started`: the status line is out, so that no error can be answered any more. `finished`: the last piece
+    is out, too. `gone`: the client has left.
+    """
+
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, *, limits: Limits, timeouts: Timeouts, clock: Clock
+    ) -> None:
+        self.method: str = scope["method"]
+        self.headers: tuple[tuple[bytes, bytes], ...] = tuple(scope["headers"])
+        self.path: str = scope["path"]
+        self.target = _target(scope)
+        self.started = False
+        self.finished = False
+        self._receive = receive
+        self._send = send
+        self._limits = limits
+        self._timeouts = timeouts
+        self._clock = clock
+        self._body_read = asyncio.Event()
+        self.gone = False
+
+    def check_framing(self) -> int | None:
+        """
+        Return the declared length of the body, None if there is none.
+
+        Raises:
+            BadRequest: a request with two framings: two readers would see two different bodies.
+        """
+        names = [name for name, _ in self.headers]
+        lengths = {value for name, value in self.headers if name == b"content-length"}
+        if len(lengths) > 1 or (lengths and b"transfer-encoding" in names):
+            raise BadRequest("a request has either one Content-Length or a Transfer-Encoding")
+        return int(lengths.pop()) if lengths else None
+
+    async def read_body(self) -> bytes:
+        """
+        Read the whole body.
+
+        Raises:
+            TooLarge: over the limit; raised as soon as that is known, with the rest unread.
+            TooSlow: slower than the agreed rate after the grace.
+            ClientGone: the client left before the end.
+        """
+        declared = self.check_framing() or 0
+        limit = self._limits.body_bytes_max
+        if declared > limit:
+            raise _too_large(limit)
+        message = await self._next()
+        if not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > limit:
+                raise _too_large(limit)
+            self._body_read.set()
+            return body
+        return await self._read_rest(message.get("body", b""), limit)
+
+    async def _read_rest(self, first: bytes, limit: int) -> bytes:
+        pieces = [first]
+        size = len(first)
+        started = self._clock.monotonic()
+        more = True
+        while more:
+            message = await self._next(self._deadline_seconds(started, size))
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            if size > limit:
+                raise _too_large(limit)
+            more = message.get("more_body", False)
+        self._body_read.set()
+        return b"".join(pieces)
+
+    def _deadline_seconds(self, started: float, size: int) -> float:
+        """Return how long the next piece may take: a grace, plus what the bytes so far have earned."""
+        earned = self._timeouts.body_grace_seconds + size / self._limits.body_rate_bytes
+        return max(0.0, started + earned - self._clock.monotonic())
+
+    async def stream_body(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives, unbounded, because nothing is kept of it."""
+        more = True
+        while more:
+            message = await self._next()
+            if body := message.get("body", b""):
+                yield body
+            more = message.get("more_body", False)
+        self._body_read.set()
+
+    def expect_no_body(self) -> None:
+        """Note that nobody will read a body, so that leaving can be noticed at once."""
+        self._body_read.set()
+
+    async def run_until_gone(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """
+        Run `work`, and cancel it as soon as the client leaves.
+
+        Raises:
+            ClientGone: the client left before `work` was done.
+        """
+        current = asyncio.current_task()
+        assert current is not None, "runs in a task"
+        watcher = asyncio.ensure_future(self._wait_gone())
+
+        def leave(_: asyncio.Future[None]) -> None:
+            # The server reports the end of a complete answer as leaving, too.
+            if not self.finished and not watcher.cancelled():
+                self.gone = True
+                current.cancel()
+
+        watcher.add_done_callback(leave)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self.gone and current.uncancel() == 0:
+                raise ClientGone("left before the end of the answer") from None
+            raise
+        finally:
+            watcher.remove_done_callback(leave)
+            watcher.cancel()
+
+    async def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Send the status line and the headers."""
+        self.started = True
+        await self._write({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, body: bytes) -> None:
+        """
+        Send a piece of the answer; waits while the client is slower than we are.
+
+        Raises:
+            ClientGone: the client has not read for too long.
+        """
+        await self._write({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def finish(self, body: bytes = b"") -> None:
+        """Send the last piece of the answer."""
+        self.finished = True
+        await self._write({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def answer(self, answer: Answer, request_id: str) -> None:
+        """Send a whole answer of our own."""
+        await self.start(answer.status, (*answer.headers, (b"x-request-id", request_id.encode())))
+        await self.finish(answer.body if self.method != "HEAD" else b"")
+
+    async def _write(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self._timeouts.write_stall_seconds):
+                await self._send(message)
+        except TimeoutError:
+            raise ClientGone("has stopped reading") from None
+
+    async def _next(self, timeout_seconds: float | None = None) -> Message:
+        timeout = self._timeouts.idle_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            async with asyncio.timeout(timeout):
+                message = await self._receive()
+        except TimeoutError:
+            raise TooSlow("the body arrives too slowly") from None
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise ClientGone("left before the end of its request")
+        return message
+
+    async def _wait_gone(self) -> None:
+        await self._body_read.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body is larger than the limit of {limit} bytes")
+
+
+def _target(scope: Scope) -> str:
+    """Return path and query exactly as the client sent them."""
+    path: bytes = scope.get("raw_path") or scope["path"].encode()
+    query: bytes = scope["query_string"]
+    return (path + b"?" + query if query else path).decode("latin-1")

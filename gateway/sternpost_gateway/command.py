@@ -1,0 +1,225 @@
+"""The subcommand `sternpost gateway`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_core.keys import SECRET_BYTES_MIN
+from sternpost_gateway.server import serve
+from sternpost_gateway.settings import Credentials, Limits, Settings, Timeouts, check_settings
+from sternpost_gateway.state_files import read_file
+
+PORT_MAX: Final = 65535
+
+DEFAULT_TIMEOUTS: Final = Timeouts()
+DEFAULT_LIMITS: Final = Limits()
+
+TOKEN_LENGTH_MIN: Final = 16
+"""A shorter admin token could be guessed."""
+
+
+class GatewayCommand:
+    """Run the gateway."""
+
+    summary = "run the gateway in front of one or more engines"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.add_argument(
+            "--policies",
+            type=Path,
+            required=True,
+            metavar="DIR",
+            help="directory of YAML files with CachePolicy objects; edits go live within a second",
+        )
+        parser.add_argument(
+            "--engine",
+            action="append",
+            required=True,
+            metavar="URL",
+            help="base URL of an engine; once for each engine",
+        )
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+        parser.add_argument(
+            "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--state",
+            type=Path,
+            metavar="DIR",
+            help="directory for what outlives a restart: kill levels, epochs, versions, the salt secret",
+        )
+        parser.add_argument(
+            "--admin-token-file",
+            type=Path,
+            metavar="FILE",
+            help="bearer token for /sternpost/v1/kill, which does not exist without",
+        )
+        parser.add_argument(
+            "--salt-key-file",
+            type=Path,
+            metavar="FILE",
+            help="secret of the cache salts, the same for all gateways of the same engines",
+        )
+        parser.add_argument(
+            "--credentials",
+            type=Credentials,
+            choices=list(Credentials),
+            default=Credentials.FORWARD,
+            help="what engines see: the client's Authorization header, the engine key in its place,"
+            " or neither (default: %(default)s)",
+        )
+        parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
+        parser.add_argument(
+            "--max-body-bytes",
+            type=positive,
+            default=DEFAULT_LIMITS.body_bytes_max,
+            help="largest body of one inspected request (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--max-bodies-bytes",
+            type=positive,
+            default=DEFAULT_LIMITS.bodies_bytes_max,
+            help="bytes of all inspected bodies in flight (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--max-in-flight",
+            type=positive,
+            default=DEFAULT_LIMITS.in_flight_max,
+            help="requests in flight (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--first-byte-seconds",
+            type=seconds,
+            default=DEFAULT_TIMEOUTS.first_byte_seconds,
+            help="longest wait for an answer to begin (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--idle-seconds",
+            type=seconds,
+            default=DEFAULT_TIMEOUTS.idle_seconds,
+            help="longest silence within an answer (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--drain-delay-seconds",
+            type=seconds,
+            default=DEFAULT_TIMEOUTS.drain_delay_seconds,
+            help="from not ready to closing the port (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--drain-seconds",
+            type=positive,
+            default=DEFAULT_TIMEOUTS.drain_seconds,
+            help="for requests in flight to finish (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--no-response-headers", action="store_true", help="answer without x-sternpost-* headers"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run until told to stop."""
+        serve(settings_of(arguments))
+        return 0
+
+
+COMMAND: Final = GatewayCommand()
+"""What the entry point names."""
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """
+    Return the settings that the flags make.
+
+    Raises:
+        SettingsError: with every fault that can be seen without the network.
+        OperatingError: a file that a flag names cannot be read.
+    """
+    settings = Settings(
+        policies=arguments.policies,
+        engines=tuple(arguments.engine),
+        host=arguments.host,
+        port=arguments.port,
+        state=arguments.state,
+        admin_token=_secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),
+        salt_secret=_salt_secret(arguments.salt_key_file),
+        credentials=arguments.credentials,
+        engine_key=_secret_text("--engine-key-file", arguments.engine_key_file, 1),
+        response_headers=not arguments.no_response_headers,
+        limits=replace(
+            DEFAULT_LIMITS,
+            body_bytes_max=arguments.max_body_bytes,
+            bodies_bytes_max=arguments.max_bodies_bytes,
+            in_flight_max=arguments.max_in_flight,
+        ),
+        timeouts=replace(
+            DEFAULT_TIMEOUTS,
+            first_byte_seconds=arguments.first_byte_seconds,
+            idle_seconds=arguments.idle_seconds,
+            drain_delay_seconds=arguments.drain_delay_seconds,
+            drain_seconds=arguments.drain_seconds,
+        ),
+    )
+    check_settings(settings)
+    return settings
+
+
+def port_number(text: str) -> int:
+    """Read a port; 0 lets the system choose."""
+    value = int(text)
+    if not 0 <= value <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 to {PORT_MAX}")
+    return value
+
+
+def positive(text: str) -> int:
+    """Read a number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 or more")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Read a duration in seconds."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more seconds")
+    return value
+
+
+def _secret_text(flag: str, path: Path | None, length_min: int) -> str | None:
+    data = _secret_bytes(flag, path)
+    if data is None:
+        return None
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if len(text) < length_min or not text.isprintable():
+        raise SettingsError(
+            "gateway",
+            [Fault(flag, f"the content of {path}", f"at least {length_min} printable ASCII characters")],
+        )
+    return text
+
+
+def _salt_secret(path: Path | None) -> bytes | None:
+    data = _secret_bytes("--salt-key-file", path)
+    if data is not None and len(data) < SECRET_BYTES_MIN:
+        raise SettingsError(
+            "gateway", [Fault("--salt-key-file", f"{len(data)} bytes", f"at least {SECRET_BYTES_MIN} bytes")]
+        )
+    return data
+
+
+def _secret_bytes(flag: str, path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    data = read_file(path)
+    if data is None:
+        raise OperatingError(f"{flag}: there is no file {path}")
+    return data

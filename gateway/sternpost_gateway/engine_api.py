@@ -1,0 +1,173 @@
+"""
+The control calls to an engine, all off the hot path: health, info, tokenize and build.
+
+This is the only module that knows their HTTP client; its exceptions are mapped here, once. Answers are
+checked before they are believed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeGuard
+
+import httpx
+
+from sternpost_core.errors import OperatingError
+from sternpost_core.hint import HINT_FIELD, HINT_VERSION, Hint, Operation, Report, parse_report
+from sternpost_gateway.fleet import Engine, Info, Plugin
+from sternpost_gateway.settings import Timeouts
+from sternpost_gateway.tails import TailKey
+from sternpost_gateway.tokens import TailFacts
+
+INFO_PATH: Final = "/sternpost/v1/info"
+CONNECTIONS_MAX: Final = 64
+"""Control connections at once, over all engines."""
+
+TOKENS_MAX: Final = 1_000_000
+"""Tokens in one answer of /tokenize: more than any context window."""
+
+
+class ControlFailed(OperatingError):
+    """An engine did not answer a control call, or not in a way that can be understood."""
+
+
+class ControlRefused(OperatingError):
+    """An engine understood a control call and refused it."""
+
+
+class EngineApi:
+    """Asks engines. `client` decides about the network, so that tests can answer in its place."""
+
+    def __init__(self, client: httpx.AsyncClient, timeouts: Timeouts) -> None:
+        self._client = client
+        self._timeouts = timeouts
+
+    async def healthy(self, engine: Engine) -> bool:
+        """Say whether the engine's health check passes in time."""
+        try:
+            response = await self._client.get(engine.url + "/health", timeout=self._timeouts.probe_seconds)
+        except httpx.HTTPError:
+            return False
+        return response.is_success
+
+    async def info(self, engine: Engine) -> Info:
+        """
+        Ask an engine who it is.
+
+        Raises:
+            ControlFailed: no understandable answer. An engine without the plugin is an answer.
+        """
+        response = await self._call("GET", engine, INFO_PATH, None, self._timeouts.probe_seconds)
+        if response.status_code == httpx.codes.NOT_FOUND:
+            return Info(plugin=Plugin.ABSENT)
+        answer = _object(response)
+        if not response.is_success or answer.get("v") != HINT_VERSION:
+            raise ControlFailed(f"{engine.url}{INFO_PATH} answered with status {response.status_code}")
+        return _info(answer)
+
+    async def tokenize(self, engine: Engine, body: bytes) -> tuple[int, ...]:
+        """
+        Return the token ids of a conversation.
+
+        Raises:
+            ControlRefused: the template refuses the conversation.
+            ControlFailed: no understandable answer.
+        """
+        response = await self._call("POST", engine, "/tokenize", body, self._timeouts.control_seconds)
+        if response.is_client_error:
+            raise ControlRefused(f"{engine.url}/tokenize answered with status {response.status_code}")
+        tokens = _object(response).get("tokens")
+        if not response.is_success or not _is_tokens(tokens):
+            raise ControlFailed(f"{engine.url}/tokenize answered with status {response.status_code}")
+        return tuple(tokens)
+
+    async def build(self, engine: Engine, model: bytes, key: TailKey, facts: TailFacts, hint: Hint) -> Report:
+        """
+        Let an engine build a tail and return what it says about it.
+
+        Raises:
+            ControlRefused, ControlFailed: it did not.
+        """
+        body = build_body(model, key, facts, hint)
+        response = await self._call("POST", engine, "/v1/completions", body, self._timeouts.control_seconds)
+        if response.is_client_error:
+            raise ControlRefused(f"{engine.url}/v1/completions answered with status {response.status_code}")
+        report = report_of(_object(response).get("usage"))
+        if report is None:
+            raise ControlFailed(f"{engine.url}/v1/completions answered without a report")
+        return report
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def _call(
+        self, method: str, engine: Engine, path: str, body: bytes | None, timeout_seconds: float
+    ) -> httpx.Response:
+        headers = {"content-type": "application/json"} if body is not None else {}
+        try:
+            return await self._client.request(
+                method, engine.url + path, content=body, headers=headers, timeout=timeout_seconds
+            )
+        except httpx.HTTPError as error:
+            raise ControlFailed(f"{engine.url}{path} did not answer: {type(error).__name__}") from error
+
+
+def control_client(engine_key: str | None) -> httpx.AsyncClient:
+    """Return the client for control calls; it believes no environment variable about proxies."""
+    headers = {} if engine_key is None else {"authorization": f"Bearer {engine_key}"}
+    limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
+    return httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
+
+
+def build_body(model: bytes, key: TailKey, facts: TailFacts, hint: Hint) -> bytes:
+    """Return a build request: scaffold and tail and nothing else, one token to sample."""
+    assert hint.op is Operation.BUILD, "a build request builds"
+    fields = {
+        "prompt": [*facts.scaffold, *facts.tail],
+        "max_tokens": 1,
+        "temperature": 0,
+        "cache_salt": key.salt,
+        "kv_transfer_params": {HINT_FIELD: hint.to_mapping()},
+    }
+    return b'{"model":' + model + b"," + json.dumps(fields).encode()[1:]
+
+
+def report_of(usage: object) -> Report | None:
+    """Return the engine's report from an answer's usage, if there is one."""
+    details = usage.get("prompt_tokens_details") if isinstance(usage, Mapping) else None
+    return parse_report(details.get(HINT_FIELD)) if isinstance(details, Mapping) else None
+
+
+def _info(answer: Mapping[str, Any]) -> Info:
+    supported = answer.get("supported") is True
+    return Info(
+        plugin=Plugin.READY if supported else Plugin.UNSUPPORTED,
+        batch=str(answer.get("engine", "")),
+        reason=str(answer.get("reason") or ""),
+        version=str(answer.get("version", "")),
+        epoch=_count(answer.get("epoch")),
+        tail_tokens_min=_count(answer.get("tail_tokens_min")),
+        tail_tokens_max=_count(answer.get("tail_tokens_max")),
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+def _object(response: httpx.Response) -> Mapping[str, Any]:
+    try:
+        answer = response.json()
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, Mapping) else {}
+
+
+def _is_tokens(tokens: object) -> TypeGuard[list[int]]:
+    return (
+        isinstance(tokens, list)
+        and len(tokens) <= TOKENS_MAX
+        and all(isinstance(token, int) and token >= 0 for token in tokens)
+    )

@@ -1,0 +1,53 @@
+"""The forward stage: one composed request becomes one upstream request."""
+
+from __future__ import annotations
+
+from sternpost_gateway.client import Client
+from sternpost_gateway.compose import Composed, Metering
+from sternpost_gateway.errors import PoolMisconfigured
+from sternpost_gateway.headers import upstream_headers
+from sternpost_gateway.settings import Credentials, Settings
+from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
+
+
+class Forward:
+    """Sends composed requests with the pool's credentials."""
+
+    def __init__(self, upstream: Upstream, settings: Settings) -> None:
+        self._upstream = upstream
+        self._credentials = settings.credentials
+        self._engine_key = settings.engine_key
+
+    async def send(self, composed: Composed, client: Client) -> UpstreamResponse:
+        """
+        Send a request and wait until its answer begins; a body that was not read streams through.
+
+        Raises:
+            PoolMisconfigured: the pool's key is missing; nothing is sent.
+            ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
+        """
+        return await self._upstream.send(self._request(composed, client))
+
+    def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
+        received = composed.planned.identified.received
+        if self._credentials is Credentials.REPLACE and not self._engine_key:
+            raise PoolMisconfigured("the pool replaces credentials, but has no key")
+        headers = upstream_headers(
+            received.headers,
+            received.request_id,
+            self._credentials,
+            self._engine_key,
+            identity=composed.metering is not Metering.NONE,
+        )
+        if composed.body is not None:
+            return UpstreamRequest(
+                received.method, composed.engine.url + received.target, headers, composed.body
+            )
+        # With the client's own framing: a declared length stays, and without one the body goes out in chunks.
+        headers.extend(
+            ("content-length", value.decode("latin-1"))
+            for name, value in received.headers
+            if name == b"content-length" and received.has_body
+        )
+        body = client.stream_body() if received.has_body else None
+        return UpstreamRequest(received.method, composed.engine.url + received.target, headers, body)

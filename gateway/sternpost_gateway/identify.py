@@ -1,0 +1,76 @@
+"""The identify stage: whose request this is, which policy it gets, and what is switched off for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.jsonspan import Document, value
+from sternpost_core.kill import KillLevel
+from sternpost_core.policy import Policy
+from sternpost_core.policy_match import PolicySet, session_of, tenant_of
+from sternpost_gateway.headers import CACHE_HEADER, as_mapping
+from sternpost_gateway.kills import KillTable
+from sternpost_gateway.receive import Received
+
+SESSION_HEADERS: Final = ("x-session-id", "x-session-token", "x-claude-code-session-id", "x-session-affinity")
+"""Where common clients name their session, when no policy says where."""
+
+SESSION_FIELD: Final = "prompt_cache_key"
+"""Where OpenAI's clients name it."""
+
+CACHE_FIELD: Final = "prefix_cache"
+"""The body field that turns reuse off for one request; it is consumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """A request and who it is from; `reuse_off` is the client's own wish."""
+
+    received: Received
+    model: str | None = None
+    policy: Policy | None = None
+    tenant: str | None = None
+    session: str | None = None
+    level: KillLevel = KillLevel.NONE
+    epoch: int = 0
+    reuse_off: bool = False
+
+
+def identify(received: Received, policies: PolicySet, kills: KillTable) -> Identified:
+    """Name model, policy, tenant, session and kill level; of an unread request, the level only."""
+    document = received.document
+    if document is None:
+        return Identified(received=received, level=kills.everyone)
+    headers = as_mapping(received.headers)
+    model = text_member(document, "model")
+    policy = policies.select_for(headers, model)
+    name = policy.full_name if policy else None
+    return Identified(
+        received=received,
+        model=model,
+        policy=policy,
+        tenant=tenant_of(policy, headers) if policy else None,
+        session=(session_of(policy, headers) if policy else None) or _common_session(headers, document),
+        level=kills.level(name),
+        epoch=kills.epoch(name) if name else 0,
+        reuse_off=headers.get(CACHE_HEADER, "").lower() == "off" or _is_false(document, CACHE_FIELD),
+    )
+
+
+def text_member(document: Document, key: str) -> str | None:
+    """Return a top-level member that is a string, else None."""
+    member = document.members.get(key)
+    found = value(document, member.value_span) if member else None
+    return found if isinstance(found, str) else None
+
+
+def _common_session(headers: Mapping[str, str], document: Document) -> str | None:
+    named = (headers[name] for name in SESSION_HEADERS if headers.get(name))
+    return next(named, None) or text_member(document, SESSION_FIELD)
+
+
+def _is_false(document: Document, key: str) -> bool:
+    member = document.members.get(key)
+    return member is not None and document.body[slice(*member.value_span)] == b"false"

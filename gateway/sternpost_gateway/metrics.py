@@ -1,0 +1,117 @@
+"""
+The gateway's metrics, on a registry that is passed in.
+
+Labels are bounded: policies by name, reasons and outcomes by their enums. Nothing of a prompt, of a tenant or
+of a session is ever a label.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from sternpost_gateway.kills import EVERYONE, KillTable
+
+NO_POLICY: Final = ""
+"""The policy label of requests that no policy matches."""
+
+FIRST_TOKEN_BUCKETS: Final = (
+    0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5,
+    2.5, 5.0, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+"""Seconds; fine where a spliced tail lands, coarse where a cold prefill does."""
+
+
+class Metrics:
+    """All metrics of one gateway; each attribute is one metric."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "sternpost_gateway_requests_total",
+            "Requests by policy and outcome.",
+            ["policy", "outcome"],
+            registry=registry,
+        )
+        self.first_token_seconds = Histogram(
+            "sternpost_gateway_ttft_seconds",
+            "From the request's arrival to the first byte of a streamed answer, by what the engine reused.",
+            ["policy", "path"],
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            "sternpost_gateway_prompt_tokens_total",
+            "Prompt tokens by where their KV came from, as the engine reports it.",
+            ["policy", "source"],
+            registry=registry,
+        )
+        self.bypasses = Counter(
+            "sternpost_gateway_bypasses_total",
+            "Requests of a policy that went without tail reuse, by reason; those of the engine included.",
+            ["policy", "reason"],
+            registry=registry,
+        )
+        self.builds = Counter(
+            "sternpost_gateway_builds_total",
+            "Tail builds by outcome.",
+            ["policy", "outcome"],
+            registry=registry,
+        )
+        self.templates = Counter(
+            "sternpost_gateway_templates_total",
+            "Templates whose tail's tokens were found out, or not, by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.affinity = Counter(
+            "sternpost_gateway_affinity_total",
+            "Choices of an engine by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.retries = Counter(
+            "sternpost_gateway_retries_total", "Requests sent a second time.", registry=registry
+        )
+        self.sheds = Counter(
+            "sternpost_gateway_sheds_total", "Requests refused for overload.", registry=registry
+        )
+        self.fallthroughs = Counter(
+            "sternpost_gateway_fallthroughs_total",
+            "Requests passed through plainly because deciding about them failed.",
+            registry=registry,
+        )
+        self.in_flight = Gauge("sternpost_gateway_in_flight", "Requests in flight.", registry=registry)
+        self.engines_ready = Gauge(
+            "sternpost_gateway_engines_ready", "Engines that may get requests.", registry=registry
+        )
+        self.engine_plugin = Gauge(
+            "sternpost_gateway_engine_plugin",
+            "1 for what an engine says about the plugin: ready, unsupported, absent or unknown.",
+            ["engine", "plugin"],
+            registry=registry,
+        )
+        self.kill_level = Gauge(
+            "sternpost_gateway_kill_level",
+            "The effective kill level, 0 to 5; the empty policy is the level for all.",
+            ["policy"],
+            registry=registry,
+        )
+        self.kills = Counter(
+            "sternpost_gateway_kills_total", "Kill levels set over HTTP.", ["level"], registry=registry
+        )
+        self.config_age_seconds = Gauge(
+            "sternpost_gateway_config_age_seconds", "Since the policies were last read.", registry=registry
+        )
+        self.config_faults = Gauge(
+            "sternpost_gateway_config_faults",
+            "Faults in the newest policies; 0 when they are live.",
+            registry=registry,
+        )
+
+    def show_levels(self, table: KillTable) -> None:
+        """Bring the kill level's gauge up to date; policies that are gone go from it, too."""
+        self.kill_level.clear()
+        self.kill_level.labels(EVERYONE).set(table.everyone.k)
+        for policy, level in table.levels.items():
+            self.kill_level.labels(policy).set(level.k)

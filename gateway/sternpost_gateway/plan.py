@@ -1,0 +1,214 @@
+"""
+The plan stage: what is done with a request, as far as that does not depend on the engine.
+
+The kill level decides first, then the policy, then the request. Everything that changes the prompt is
+decided here, so that it is the same whichever engine gets the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.content import content_id
+from sternpost_core.hint import Mode
+from sternpost_core.jsonspan import Document, Edit, move_element_to_end
+from sternpost_core.keys import cache_salt, conversation_key
+from sternpost_core.kill import KillLevel
+from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
+from sternpost_gateway.availability import is_served
+from sternpost_gateway.builder import Wish
+from sternpost_gateway.bypass import Bypass
+from sternpost_gateway.identify import Identified
+from sternpost_gateway.segment import Chat, Segmented, raw_member
+from sternpost_gateway.tails import TailKey
+from sternpost_gateway.tokens import Template
+from sternpost_gateway.versions import Versions
+
+RENDERED_FIELDS: Final = ("tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
+"""Fields that the prompt's rendering depends on, and that /tokenize takes as they are."""
+
+UNREPEATABLE_FIELDS: Final = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "documents",
+    "reasoning_effort",
+    "mm_processor_kwargs",
+)
+"""Fields that the rendering depends on, and that /tokenize does not take in the same way."""
+
+PROMPT_OPENING_BYTES: Final = 1024
+"""How much of a plain prompt tells conversations apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """
+    A request and what is to be done with it.
+
+    `edits` move the tail. `salt` is the engine's cache salt, None where it stays without. `conversation` is
+    the key that the request is routed by, None for the least loaded engine. `wish` is the tail to reuse;
+    `bypass` says why there is none. With `off`, the engine is told to leave its suffix store alone.
+    """
+
+    segmented: Segmented
+    edits: tuple[Edit, ...] = ()
+    salt: str | None = None
+    conversation: str | None = None
+    wish: Wish | None = None
+    bypass: Bypass | None = None
+    off: bool = False
+    versions: str = ""
+
+    @property
+    def identified(self) -> Identified:
+        """Return what the request was identified as."""
+        return self.segmented.canonicalized.identified
+
+    @property
+    def policy(self) -> Policy | None:
+        """Return the policy that the request gets."""
+        return self.identified.policy
+
+
+def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
+    """Decide what is done with a request."""
+    identified = segmented.canonicalized.identified
+    document, policy = identified.received.document, identified.policy
+    if document is None:
+        return Planned(segmented=segmented)
+    rewrites = policy is not None and identified.level < KillLevel.NO_REWRITE and is_served(policy)
+    salt = _salt(segmented, document, secret) if rewrites else None
+    bypass = _bypass(segmented, document) if policy else None
+    return Planned(
+        segmented=segmented,
+        edits=tuple(_moves(segmented.chat, document, policy)) if rewrites and policy else (),
+        salt=salt,
+        conversation=_conversation(segmented, document, salt),
+        wish=_wish(segmented, document, salt) if bypass is None and salt else None,
+        bypass=bypass,
+        off=salt is not None and segmented.chat is not None and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF),
+        versions=_versions(segmented.chat, policy, versions) if policy else "",
+    )
+
+
+def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
+    """Return why the request goes without tail reuse, None if nothing speaks against it so far."""
+    identified, chat = segmented.canonicalized.identified, segmented.chat
+    policy = identified.policy
+    assert policy is not None, "only a policy's request is bypassed"
+    tail_is_last = chat is not None and chat.tail == len(chat.messages) - 1
+    reasons = (
+        (identified.level >= KillLevel.NO_REWRITE, Bypass.KILLED),
+        (not is_served(policy), Bypass.NOT_AVAILABLE),
+        (policy.suffix_cache is None, Bypass.OBSERVING),
+        (chat is None, Bypass.NOT_CHAT),
+        (identified.level >= KillLevel.NO_SUFFIX_READS, Bypass.KILLED),
+        (identified.reuse_off, Bypass.CLIENT_OFF),
+        (chat is not None and chat.tail is None, Bypass.NO_TAIL),
+        (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
+        (_is_set(document, UNREPEATABLE_FIELDS), Bypass.TEMPLATE_OPTIONS),
+    )
+    return next((reason for holds, reason in reasons if holds), None)
+
+
+def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
+    if chat is None or chat.tail is None or policy.prompt.layout is not Layout.FIXED_TAIL:
+        return []
+    return move_element_to_end(document, chat.array, chat.tail)
+
+
+def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None:
+    """
+    Return the salt of the policy's sharing scope.
+
+    A request with reuse turned off gets one that nobody else has, so that it finds and leaves nothing.
+    """
+    identified = segmented.canonicalized.identified
+    policy = identified.policy
+    if policy is None or policy.suffix_cache is None:
+        return None
+    isolation, session = policy.tenancy.isolation, identified.session or ""
+    if identified.reuse_off:
+        isolation, session = Isolation.SESSION, f"off {identified.received.request_id}"
+    elif isolation is Isolation.SESSION and not session:
+        session = _opening_key(segmented, document, "")
+    return cache_salt(
+        secret,
+        isolation=isolation,
+        policy=policy.full_name,
+        tenant=identified.tenant or "",
+        session=session,
+    )
+
+
+def _conversation(segmented: Segmented, document: Document, salt: str | None) -> str | None:
+    identified = segmented.canonicalized.identified
+    if identified.level >= KillLevel.NO_AFFINITY:
+        return None
+    return _opening_key(segmented, document, salt or identified.tenant or "", identified.session)
+
+
+def _opening_key(segmented: Segmented, document: Document, scope: str, session: str | None = None) -> str:
+    """Return the conversation key; without a session it is made of what every later turn repeats."""
+    model = segmented.canonicalized.identified.model or ""
+    opening = () if session else _opening(segmented.chat, document)
+    return conversation_key(model=model, scope=scope, session=session, opening=opening)
+
+
+def _opening(chat: Chat | None, document: Document) -> list[tuple[str, bytes]]:
+    if chat is None:
+        return [("prompt", (raw_member(document, "prompt") or b"")[:PROMPT_OPENING_BYTES])]
+    first = chat.messages[chat.opening : chat.opening + 1]
+    return [("prefix", chat.prefix_id.encode()), *(("first", document.body[slice(*span)]) for span in first)]
+
+
+def _wish(segmented: Segmented, document: Document, salt: str) -> Wish:
+    identified, chat = segmented.canonicalized.identified, segmented.chat
+    policy = identified.policy
+    assert policy and policy.suffix_cache and chat and chat.tail is not None, "nothing speaks against reuse"
+    template = _template(document, chat)
+    tail = policy.prompt.tail
+    return Wish(
+        template=template,
+        key=TailKey(policy.full_name, template.template_id, salt, identified.epoch),
+        tokens_min=tail.min_tokens if tail else 0,
+        mode=hint_mode(policy.suffix_cache),
+        anchor=policy.suffix_cache.anchor if policy.suffix_cache.mode is SuffixMode.ANCHOR else 0,
+    )
+
+
+def hint_mode(suffix_cache: SuffixCache) -> Mode:
+    """Return the policy's mode as hints say it."""
+    return Mode.ANCHOR if suffix_cache.mode is SuffixMode.ANCHOR else Mode.ROTATE
+
+
+def _template(document: Document, chat: Chat) -> Template:
+    assert chat.tail is not None and chat.tail_id is not None, "the chat has a tail"
+    options = tuple(
+        (name, raw) for name in RENDERED_FIELDS if (raw := raw_member(document, name)) not in (None, b"null")
+    )
+    model = raw_member(document, "model") or b"null"
+    named = [("model", model), ("prefix", chat.prefix_id.encode()), ("tail", chat.tail_id.encode())]
+    return Template(
+        template_id=content_id("template", [*named, *options]),
+        model=model,
+        opening=tuple(document.body[slice(*span)] for span in chat.messages[: chat.opening]),
+        tail=document.body[slice(*chat.messages[chat.tail])],
+        options=options,
+    )
+
+
+def _versions(chat: Chat | None, policy: Policy, versions: Versions) -> str:
+    if chat is None:
+        return ""
+    segments = [("prefix", chat.prefix_id), ("tail", chat.tail_id)]
+    return ",".join(
+        f"{name}=v{versions.version(policy.full_name, name, found)}"
+        for name, found in segments
+        if found is not None
+    )
+
+
+def _is_set(document: Document, names: tuple[str, ...]) -> bool:
+    return any(raw_member(document, name) not in (None, b"null") for name in names)

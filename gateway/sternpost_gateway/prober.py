@@ -1,0 +1,74 @@
+"""Asking engines how they are, every few seconds, and who they are, when they become ready and later on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from sternpost_core.clock import Clock
+from sternpost_gateway.engine_api import ControlFailed, EngineApi
+from sternpost_gateway.fleet import Engine, Fleet, Plugin
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.settings import Timeouts
+
+logger = logging.getLogger(__name__)
+
+
+class Prober:
+    """Keeps the fleet's beliefs fresh; one loop for each engine, so that a hanging one delays no other."""
+
+    def __init__(
+        self, api: EngineApi, fleet: Fleet, metrics: Metrics, timeouts: Timeouts, clock: Clock
+    ) -> None:
+        self._api = api
+        self._fleet = fleet
+        self._metrics = metrics
+        self._timeouts = timeouts
+        self._clock = clock
+        self._asked: dict[Engine, float] = {}
+
+    async def run(self) -> None:
+        """Probe all engines until cancelled."""
+        await asyncio.gather(*(self._run_engine(engine) for engine in self._fleet.engines))
+
+    async def probe(self, engine: Engine) -> None:
+        """Probe one engine once."""
+        healthy = await self._api.healthy(engine)
+        changed = self._fleet.probed(engine, healthy)
+        if changed:
+            logger.log(
+                logging.INFO if healthy else logging.ERROR,
+                "engine %s is %s",
+                engine.url,
+                "ready" if healthy else "not ready",
+            )
+            self._metrics.engines_ready.set(len(self._fleet.ready_views()))
+        if healthy and (changed or self._info_is_due(engine)):
+            await self._ask_info(engine)
+
+    async def _run_engine(self, engine: Engine) -> None:
+        while True:
+            await self.probe(engine)
+            await asyncio.sleep(self._timeouts.probe_period_seconds)
+
+    def _info_is_due(self, engine: Engine) -> bool:
+        asked = self._asked.get(engine)
+        return asked is None or self._clock.monotonic() - asked >= self._timeouts.info_period_seconds
+
+    async def _ask_info(self, engine: Engine) -> None:
+        self._asked[engine] = self._clock.monotonic()
+        try:
+            info = await self._api.info(engine)
+        except ControlFailed as error:
+            logger.warning("engine %s: %s", engine.url, error)
+            return
+        if not self._fleet.learned(engine, info):
+            return
+        for plugin in Plugin:
+            self._metrics.engine_plugin.labels(engine.url, plugin.value).set(plugin is info.plugin)
+        if info.plugin is Plugin.ABSENT:
+            logger.warning("engine %s runs without the plugin: requests go without hints", engine.url)
+        elif info.plugin is Plugin.UNSUPPORTED:
+            logger.warning("engine %s: the plugin does not support it: %s", engine.url, info.reason)
+        else:
+            logger.info("engine %s: plugin %s, batch %s", engine.url, info.version, info.batch)

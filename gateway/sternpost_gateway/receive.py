@@ -1,0 +1,73 @@
+"""
+The receive stage: which requests are looked into, and their bytes.
+
+Only chat completions and completions are read; everything else below `/v1` streams through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.jsonspan import Document, scan
+from sternpost_gateway.client import BODY_METHODS, Client
+from sternpost_gateway.headers import Headers
+
+CHAT_PATH: Final = "/v1/chat/completions"
+COMPLETIONS_PATH: Final = "/v1/completions"
+INSPECTED_PATHS: Final = frozenset({CHAT_PATH, COMPLETIONS_PATH})
+"""The paths whose bodies are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """
+    A request as it came; `arrived` is a monotonic time in seconds.
+
+    `document` is None for requests that stream through unread: their body is still to be read from the
+    client, if `has_body`.
+    """
+
+    method: str
+    path: str
+    target: str
+    headers: Headers
+    request_id: str
+    arrived: float
+    has_body: bool
+    document: Document | None = None
+
+
+def is_inspected(client: Client) -> bool:
+    """Say whether the request is one whose body is read."""
+    return client.method == "POST" and client.path in INSPECTED_PATHS
+
+
+async def receive(client: Client, request_id: str, arrived: float, *, inspect: bool) -> Received:
+    """
+    Take a request in; with `inspect`, read and check its body.
+
+    Raises:
+        BadRequest, TooLarge, TooSlow, ClientGone: as `Client.read_body` says.
+        BodyError: the body is not a JSON object that everybody reads alike.
+    """
+    client.check_framing()
+    document = scan(await client.read_body()) if inspect else None
+    has_body = document is None and _has_body(client)
+    if document is None and not has_body:
+        client.expect_no_body()
+    return Received(
+        method=client.method,
+        path=client.path,
+        target=client.target,
+        headers=client.headers,
+        request_id=request_id,
+        arrived=arrived,
+        has_body=has_body,
+        document=document,
+    )
+
+
+def _has_body(client: Client) -> bool:
+    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in client.headers)
+    return framed and client.method in BODY_METHODS

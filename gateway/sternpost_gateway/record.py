@@ -1,0 +1,86 @@
+"""
+The record stage: what an exchange says about the engine's store, and what is counted.
+
+It runs after the last byte, and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sternpost_core.hint import Reason, Report
+from sternpost_gateway.compose import Composed
+from sternpost_gateway.engine_api import report_of
+from sternpost_gateway.fleet import Fleet
+from sternpost_gateway.metrics import NO_POLICY, Metrics
+from sternpost_gateway.plan import Planned
+from sternpost_gateway.relay import Relayed
+from sternpost_gateway.tails import Tails
+
+CUT: Final = "upstream_cut"
+CLIENT_GONE: Final = "client_gone"
+
+FOUND: Final = frozenset({Reason.HIT})
+MISSING: Final = frozenset({Reason.NOT_BUILT, Reason.FALSE_HIT})
+"""What a read's report says about whether the engine holds the tail; other reasons say nothing about it."""
+
+
+class Recorder:
+    """Counts exchanges and corrects beliefs by what engines report."""
+
+    def __init__(self, metrics: Metrics, tails: Tails, fleet: Fleet) -> None:
+        self._metrics = metrics
+        self._tails = tails
+        self._fleet = fleet
+
+    def answered(self, composed: Composed, relayed: Relayed) -> None:
+        """Record an exchange that an engine answered."""
+        policy = policy_label(composed.planned)
+        outcome = CUT if relayed.cut else f"{relayed.status // 100}xx"
+        self._metrics.requests.labels(policy, outcome).inc()
+        report = report_of(relayed.usage)
+        self._record_reuse(composed, policy, report)
+        if relayed.is_stream and relayed.first_byte is not None:
+            seconds = relayed.first_byte - composed.planned.identified.received.arrived
+            self._metrics.first_token_seconds.labels(policy, _path(report, relayed)).observe(seconds)
+
+    def refused(self, policy: str, outcome: str) -> None:
+        """Record an exchange that the gateway answered itself, or that nobody waited for."""
+        self._metrics.requests.labels(policy, outcome).inc()
+
+    def _record_reuse(self, composed: Composed, policy: str, report: Report | None) -> None:
+        wish = composed.planned.wish
+        if report is not None:
+            self._count_tokens(policy, report)
+            self._fleet.reported(composed.engine, report.engine)
+            if wish is not None and report.reason in FOUND:
+                self._tails.hit(composed.engine, wish.key)
+            elif wish is not None and report.reason in MISSING:
+                self._tails.missed(composed.engine, wish.key)
+        if report is not None and composed.outlook.bypass is None and report.reason is not Reason.HIT:
+            self._metrics.bypasses.labels(policy, report.reason.value).inc()
+        elif composed.outlook.bypass is not None and (report is None or report.reason is not Reason.HIT):
+            self._metrics.bypasses.labels(policy, composed.outlook.bypass.value).inc()
+
+    def _count_tokens(self, policy: str, report: Report) -> None:
+        tokens = self._metrics.prompt_tokens
+        tokens.labels(policy, "prefix").inc(report.prefix_tokens)
+        tokens.labels(policy, "suffix").inc(report.suffix_tokens)
+        tokens.labels(policy, "computed").inc(report.computed_tokens)
+
+
+def policy_label(planned: Planned) -> str:
+    """Return the policy label of a request."""
+    return planned.policy.full_name if planned.policy else NO_POLICY
+
+
+def _path(report: Report | None, relayed: Relayed) -> str:
+    """Say what the engine reused: `suffix`, `prefix` or nothing (`exact`); `unknown` if it did not say."""
+    if report is not None:
+        return "suffix" if report.suffix_tokens else "prefix" if report.prefix_tokens else "exact"
+    usage = relayed.usage
+    if usage is None:
+        return "unknown"
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return "prefix" if isinstance(cached, int) and cached > 0 else "exact"

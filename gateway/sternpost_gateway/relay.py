@@ -1,0 +1,111 @@
+"""
+The relay stage: an engine's answer goes to the client as it comes.
+
+Bytes are never decoded, re-framed or held back, but for the usage chunk of a stream that the gateway itself
+asked for. An answer that is cut is never made to look complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_gateway.client import Client
+from sternpost_gateway.compose import Composed, Metering
+from sternpost_gateway.errors import UpstreamCut, error_object
+from sternpost_gateway.headers import downstream_headers
+from sternpost_gateway.meter import BodyMeter, Meter, StreamFilter, StreamMeter, Unmetered, Usage
+from sternpost_gateway.settings import Limits
+from sternpost_gateway.sse import error_event
+from sternpost_gateway.upstream import UpstreamResponse
+
+EVENT_STREAM: Final = b"text/event-stream"
+OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """How an answer went; `cut`: the engine ended it early; `first_byte`: a monotonic time in seconds."""
+
+    status: int
+    is_stream: bool
+    first_byte: float | None = None
+    usage: Usage | None = None
+    cut: bool = False
+
+
+class Relay:
+    """Relays one answer; `monotonic` tells the time of its first byte."""
+
+    def __init__(self, client: Client, limits: Limits, monotonic: Callable[[], float]) -> None:
+        self._client = client
+        self._limits = limits
+        self._monotonic = monotonic
+        self._first_byte: float | None = None
+
+    async def run(
+        self, composed: Composed, response: UpstreamResponse, extra_headers: Sequence[tuple[bytes, bytes]]
+    ) -> Relayed:
+        """
+        Relay an answer to its end, or to where it is cut.
+
+        Raises:
+            ClientGone: the client has stopped reading.
+        """
+        headers = downstream_headers(response.headers, composed.planned.identified.received.request_id)
+        is_stream = _header(headers, b"content-type").startswith(EVENT_STREAM)
+        meter = self._meter(composed.metering, response.status, headers, is_stream=is_stream)
+        if isinstance(meter, StreamFilter):
+            headers = [item for item in headers if item[0] != b"content-length"]
+        await self._client.start(response.status, [*headers, *extra_headers])
+        cut = False
+        try:
+            await self._body(response, meter, _length(headers))
+        except UpstreamCut as error:
+            cut = True
+            if is_stream:
+                await self._client.write(error_event(error_object(error)))
+        return Relayed(
+            status=response.status,
+            is_stream=is_stream,
+            first_byte=self._first_byte,
+            usage=meter.usage,
+            cut=cut,
+        )
+
+    async def _body(self, response: UpstreamResponse, meter: Meter, length: int | None) -> None:
+        relayed = 0
+        while chunk := await response.read():
+            if self._first_byte is None:
+                self._first_byte = self._monotonic()
+            relayed += len(chunk)
+            if relayed == length:
+                # The last piece is known by the declared length, and goes out together with the end.
+                last = meter.feed(chunk)
+                await self._client.finish(last + meter.end())
+                return
+            if out := meter.feed(chunk):
+                await self._client.write(out)
+        await self._client.finish(meter.end())
+
+    def _meter(
+        self, metering: Metering, status: int, headers: Sequence[tuple[bytes, bytes]], *, is_stream: bool
+    ) -> Meter:
+        is_encoded = _header(headers, b"content-encoding") not in (b"", b"identity")
+        wants_stream = metering in (Metering.STREAM, Metering.FILTER)
+        if metering is Metering.NONE or status != OK or is_encoded or wants_stream is not is_stream:
+            return Unmetered()
+        if metering is Metering.BODY:
+            return BodyMeter(self._limits.metered_body_bytes_max)
+        kind = StreamFilter if metering is Metering.FILTER else StreamMeter
+        return kind(self._limits.event_bytes_max)
+
+
+def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
+    return next((value.strip().lower() for found, value in headers if found == name), b"")
+
+
+def _length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
+    value = _header(headers, b"content-length")
+    return int(value) if value.isdigit() else None

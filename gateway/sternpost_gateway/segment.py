@@ -1,0 +1,112 @@
+"""
+The segment stage: prefix, middle and tail of a chat.
+
+The prefix is the tools and the leading run of system or developer messages. The tail is the last system or
+developer message behind that run. What is left is the middle. Messages are compared as they were sent: an
+equal id means equal bytes in every member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.content import ContentId, content_id
+from sternpost_core.jsonspan import Document, Span, elements, members
+from sternpost_gateway.canonicalize import Canonicalized
+from sternpost_gateway.receive import CHAT_PATH
+
+FIXED_ROLES: Final = frozenset({b'"system"', b'"developer"'})
+"""The roles of messages that are the same for all users, as raw JSON."""
+
+ROLE_MARKS: Final = (b"system", b"developer", b"\\u")
+"""A message without any of these cannot have a fixed role, and need not be looked into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chat:
+    """
+    A chat's messages by their spans.
+
+    The first `opening` messages are the prefix's; `tail` is the index of the tail, None if there is none.
+    `prefix_id` covers the tools and the leading messages.
+    """
+
+    array: Span
+    messages: tuple[Span, ...]
+    opening: int
+    tail: int | None
+    prefix_id: ContentId
+    tail_id: ContentId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segmented:
+    """A request and its chat, None where it has no messages."""
+
+    canonicalized: Canonicalized
+    chat: Chat | None
+
+
+def segment(canonicalized: Canonicalized) -> Segmented:
+    """Find the segments of a chat."""
+    received = canonicalized.identified.received
+    document = received.document
+    if document is None or received.path != CHAT_PATH:
+        return Segmented(canonicalized, None)
+    return Segmented(canonicalized, chat_of(document))
+
+
+def chat_of(document: Document) -> Chat | None:
+    """Return the segments of a document's messages, None if it has none."""
+    member = document.members.get("messages")
+    if member is None or document.body[member.value_span.start : member.value_span.start + 1] != b"[":
+        return None
+    messages = elements(document, member.value_span)
+    opening = next(
+        (index for index, span in enumerate(messages) if not is_fixed(document, span)), len(messages)
+    )
+    tail = next(
+        (index for index in range(len(messages) - 1, opening, -1) if is_fixed(document, messages[index])),
+        None,
+    )
+    return Chat(
+        array=member.value_span,
+        messages=messages,
+        opening=opening,
+        tail=tail,
+        prefix_id=_prefix_id(document, messages[:opening]),
+        tail_id=None
+        if tail is None
+        else content_id("tail", message_fields(document, messages[tail], "tail")),
+    )
+
+
+def is_fixed(document: Document, message: Span) -> bool:
+    """Say whether a message is one of the system or the developer."""
+    raw = document.body[message.start : message.end]
+    if not raw.startswith(b"{") or not any(mark in raw for mark in ROLE_MARKS):
+        return False
+    role = members(document, message).get("role")
+    return role is not None and document.body[slice(*role.value_span)] in FIXED_ROLES
+
+
+def message_fields(document: Document, message: Span, tag: str) -> Iterable[tuple[str, bytes]]:
+    """Yield a message's members by name, so that their order does not count, each value as it was sent."""
+    for name, member in sorted(members(document, message).items()):
+        yield f"{tag}.{name}", document.body[slice(*member.value_span)]
+
+
+def raw_member(document: Document, name: str) -> bytes | None:
+    """Return a top-level member's value as it was sent."""
+    member = document.members.get(name)
+    return None if member is None else document.body[slice(*member.value_span)]
+
+
+def _prefix_id(document: Document, messages: Sequence[Span]) -> ContentId:
+    tools = raw_member(document, "tools")
+    fields = [("tools", tools)] if tools is not None else []
+    for index, message in enumerate(messages):
+        fields.extend(message_fields(document, message, f"message.{index}"))
+    return content_id("prefix", fields)

@@ -1,0 +1,148 @@
+"""
+What the gateway is told at its start, parsed once into frozen values.
+
+Each limit has a name, its unit last, and the reason for its default beneath it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sternpost_core.errors import Fault, SettingsError
+
+
+class Credentials(StrEnum):
+    """Which credentials an engine sees."""
+
+    REPLACE = "replace"
+    FORWARD = "forward"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long the gateway waits, in seconds."""
+
+    connect_seconds: float = 2.0
+    """To open a connection. An engine is in the same cluster: more means that it is gone."""
+
+    first_byte_seconds: float = 120.0
+    """Until an answer begins. A long prompt on a busy engine takes tens of seconds."""
+
+    idle_seconds: float = 300.0
+    """Between two pieces of an answer. There is no total limit: a stream may run for hours."""
+
+    write_stall_seconds: float = 30.0
+    """Until a client that does not read is given up; its slot is worth more to others."""
+
+    body_grace_seconds: float = 10.0
+    """For which a request's body may arrive at any rate; afterwards `body_rate_bytes` applies."""
+
+    pool_keepalive_seconds: float = 4.0
+    """For which an idle connection is kept: shorter than vLLM's 5 s, so that we are always first to close."""
+
+    client_keepalive_seconds: int = 75
+    """For which a client's idle connection is kept, longer than common load balancers' 60 s."""
+
+    probe_period_seconds: float = 2.0
+    probe_seconds: float = 1.0
+    """How often an engine's health is asked for, and how long an answer may take."""
+
+    info_period_seconds: float = 10.0
+    """How often an engine is asked who it is, to notice a restart that no probe saw."""
+
+    control_seconds: float = 30.0
+    """For a tokenize or build call, off the hot path."""
+
+    drain_delay_seconds: float = 5.0
+    """Between readiness going off and the listening socket closing, so that load balancers notice."""
+
+    drain_seconds: int = 600
+    """For streams in flight to finish during a shutdown."""
+
+    poll_seconds: float = 0.5
+    """Between looks at the policy directory when nothing is reported: an edit is live within 1 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much the gateway takes on."""
+
+    body_bytes_max: int = 64 * 1024 * 1024
+    """Of one inspected request; images in base64 make requests of tens of MiB."""
+
+    bodies_bytes_max: int = 1024 * 1024 * 1024
+    """Of all inspected requests in flight together, so that memory is bounded."""
+
+    body_rate_bytes: int = 1024
+    """Per second, after the grace: slower senders are cut off."""
+
+    in_flight_max: int = 4096
+    """Requests at once, over all engines."""
+
+    metered_body_bytes_max: int = 1024 * 1024
+    """Of a complete answer that is copied to read its usage; longer ones are relayed unmetered."""
+
+    event_bytes_max: int = 1024 * 1024
+    """Of one server-sent event that is held until it is complete; longer ones pass as they come."""
+
+    read_buffer_bytes: int = 32 * 1024
+    """Of an answer held while the client is not ready: the transport pauses at twice this."""
+
+    retry_share: float = 0.1
+    retry_min: int = 3
+    """Retries at once: at most this share of the requests in flight, and at least so many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that `sternpost gateway` was told."""
+
+    policies: Path
+    engines: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    state: Path | None = None
+    admin_token: str | None = field(default=None, repr=False)
+    salt_secret: bytes | None = field(default=None, repr=False)
+    credentials: Credentials = Credentials.FORWARD
+    engine_key: str | None = field(default=None, repr=False)
+    response_headers: bool = True
+    limits: Limits = field(default_factory=Limits)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+def check_settings(settings: Settings) -> None:
+    """
+    Check what can be checked without touching the network.
+
+    Raises:
+        SettingsError: with every fault.
+    """
+    faults = [fault for url in settings.engines if (fault := _engine_fault(url)) is not None]
+    if not settings.engines:
+        faults.append(Fault("--engine", "nothing", "at least one engine's URL"))
+    if len(set(settings.engines)) != len(settings.engines):
+        faults.append(Fault("--engine", "the same URL twice", "each engine once"))
+    if not settings.policies.is_dir():
+        faults.append(Fault("--policies", str(settings.policies), "an existing directory"))
+    if settings.credentials is Credentials.REPLACE and settings.engine_key is None:
+        faults.append(Fault("--credentials", "replace", "replace, together with --engine-key-file"))
+    if faults:
+        raise SettingsError("gateway", faults)
+
+
+def _engine_fault(url: str) -> Fault | None:
+    allowed = "http://HOST:PORT or https://HOST:PORT, without a path"
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return Fault("--engine", url, allowed)
+    plain = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
+    if parts.scheme in ("http", "https") and parts.hostname and port_is_valid and plain:
+        return None
+    return Fault("--engine", url, allowed)
