@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from sternpost_core.clock import Clock
@@ -53,8 +52,8 @@ class KillTable:
     """The effective levels and epochs at one moment; the hot path reads nothing else."""
 
     everyone: KillLevel = KillLevel.NONE
-    levels: Mapping[str, KillLevel] = MappingProxyType({})
-    epochs: Mapping[str, int] = MappingProxyType({})
+    levels: Mapping[str, KillLevel] = field(default_factory=dict)
+    epochs: Mapping[str, int] = field(default_factory=dict)
 
     def level(self, policy: str | None) -> KillLevel:
         """Return the level of a policy by its full name, or of a request that no policy matches."""
