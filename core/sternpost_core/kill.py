@@ -11,6 +11,7 @@ from typing import Any, Final
 from sternpost_core.reader import (
     Metadata,
     ObjectReader,
+    any_text,
     is_dns_label,
     is_full_name,
     object_mapping,
@@ -104,7 +105,13 @@ def _read(metadata: Metadata, spec: ObjectReader) -> CacheKillSwitch:
     )
     policies = selector.names("policies", is_full_name, "names as namespace/name", count_max=SELECTED_MAX)
     selector.close()
-    reason = spec.text("reason", "", length_max=REASON_LENGTH_MAX)
+    reason = spec.text(
+        "reason",
+        "",
+        length_max=REASON_LENGTH_MAX,
+        accepts=any_text,
+        allowed=f"a string of at most {REASON_LENGTH_MAX} characters",
+    )
     return CacheKillSwitch(
         name=metadata.name, level=level, namespaces=namespaces, policies=policies, reason=reason
     )

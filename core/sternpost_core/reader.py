@@ -88,7 +88,7 @@ class ObjectReader:
     def __init__(self, value: object, path: str, faults: list[Fault]) -> None:
         self.path = path
         self.faults = faults
-        self._asked: list[str] = []
+        self._asked: dict[str, None] = {}
         self.readable = isinstance(value, Mapping)
         self._mapping: Mapping[Any, Any] = value if isinstance(value, Mapping) else {}
         if not self.readable:
@@ -100,12 +100,12 @@ class ObjectReader:
 
     def asked(self, key: str) -> bool:
         """Say that `key` is allowed, and tell whether it is there."""
-        self._asked.append(key)
+        self._asked[key] = None
         return key in self._mapping
 
     def keys(self, count_max: int) -> list[str]:
         """Return the keys of an object that may have any; more than `count_max` are a fault."""
-        self._asked += [key for key in self._mapping if isinstance(key, str)]
+        self._asked.update((key, None) for key in self._mapping if isinstance(key, str))
         if len(self._mapping) > count_max:
             self.faults.append(Fault(self.path, f"{len(self._mapping)} keys", f"at most {count_max} keys"))
         return [key for key in list(self._mapping)[:count_max] if isinstance(key, str)]
@@ -132,12 +132,12 @@ class ObjectReader:
     def close(self) -> None:
         """Note every key that was never asked for, with the nearest one that is known."""
         for key in self._mapping:
-            if key in self._asked:
-                continue
-            near = difflib.get_close_matches(str(key), self._asked, n=1, cutoff=_SUGGESTION_CUTOFF)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            allowed = one_of(self._asked) or "no keys"
-            self.fault(shorten(str(key)), "an unknown key", allowed + hint)
+            if not isinstance(key, str):
+                self.fault(describe(key), "a key that is no string", "strings as keys")
+            elif key not in self._asked:
+                near = difflib.get_close_matches(key, self._asked, n=1, cutoff=_SUGGESTION_CUTOFF)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                self.fault(shorten(key), "an unknown key", one_of(self._asked) + hint)
 
     def text(
         self,
@@ -243,7 +243,7 @@ class ObjectReader:
     def _read(
         self, key: str, default: T | Required, stand_in: T, allowed: str, read: Callable[[object], T | None]
     ) -> T:
-        self._asked.append(key)
+        self._asked[key] = None
         if key in self._mapping:
             value = read(self._mapping[key])
             if value is not None:
@@ -342,7 +342,7 @@ def _read_metadata(top: ObjectReader, *, namespaced: bool) -> Metadata:
     namespace = NAMESPACE_DEFAULT
     if namespaced:
         namespace = below.text("namespace", NAMESPACE_DEFAULT, accepts=is_dns_label, allowed=DNS_LABEL_FORM)
-    elif below.has("namespace"):
+    elif below.asked("namespace"):
         below.fault("namespace", "a namespace", "none, because the kind is cluster-scoped")
     for key in sorted(METADATA_KEYS):
         below.asked(key)

@@ -28,7 +28,9 @@ def describe(value: object) -> str:
         return shorten(repr(value)) if isinstance(value, float) or abs(value) < 10**80 else "a longer integer"
     if isinstance(value, Mapping):
         return "an object"
-    return "a list" if isinstance(value, list | tuple) else f"a value of type {type(value).__name__}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    return f"a value of type {type(value).__name__}"
 
 
 def one_of(choices: Iterable[object]) -> str:
