@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from sternpost_core.errors import Fault, HintError
+from sternpost_core.text import describe
 
 HINT_VERSION: Final = 1
 """The version of hint and report that this release speaks."""
@@ -128,15 +129,15 @@ def parse_hint(mapping: object) -> Hint:
             a wrong type or is out of range.
     """
     if not isinstance(mapping, Mapping):
-        raise HintError("hint", [Fault(HINT_FIELD, type(mapping).__name__, "an object")])
+        raise HintError("hint", [Fault(HINT_FIELD, describe(mapping), "an object")])
     faults: list[Fault] = []
     values = {
         field.name: _read_field(field.name, mapping[field.name], faults)
         for field in fields(Hint)
         if field.name in mapping
     }
-    if mapping.get("v") != HINT_VERSION:
-        faults.append(Fault(f"{HINT_FIELD}.v", repr(mapping.get("v")), str(HINT_VERSION)))
+    if not _speaks_our_version(mapping):
+        faults.append(Fault(f"{HINT_FIELD}.v", describe(mapping.get("v")), str(HINT_VERSION)))
     if "op" not in mapping:
         faults.append(Fault(f"{HINT_FIELD}.op", "nothing", _choices(Operation)))
     if faults:
@@ -146,11 +147,13 @@ def parse_hint(mapping: object) -> Hint:
 
 def parse_report(mapping: object) -> Report | None:
     """Read a report, or return None for anything that this release does not understand."""
-    if not isinstance(mapping, Mapping) or mapping.get("v") != HINT_VERSION:
+    if not isinstance(mapping, Mapping) or not _speaks_our_version(mapping):
         return None
     counts = [mapping.get(key) for key in ("prefix_tokens", "suffix_tokens", "computed_tokens")]
     reason = mapping.get("reason")
-    if not all(_is_count(count) for count in counts) or reason not in set(Reason):
+    if not isinstance(reason, str) or reason not in set(Reason):
+        return None
+    if not all(_is_count(count) for count in counts):
         return None
     prefix, suffix, computed = (int(count) for count in counts if count is not None)
     engine = mapping.get("engine")
@@ -161,6 +164,11 @@ def parse_report(mapping: object) -> Report | None:
         reason=Reason(reason),
         engine=engine if isinstance(engine, str) else "",
     )
+
+
+def _speaks_our_version(mapping: Mapping[Any, Any]) -> bool:
+    version = mapping.get("v")
+    return _is_count(version) and version == HINT_VERSION
 
 
 def _plain(value: Any) -> Any:
@@ -181,14 +189,14 @@ def _read_field(name: str, value: object, faults: list[Fault]) -> Any:
         kind: type[StrEnum] = Operation if name == "op" else Mode
         if isinstance(value, str) and value in set(kind):
             return kind(value)
-        faults.append(Fault(path, repr(value)[:80], _choices(kind)))
+        faults.append(Fault(path, describe(value), _choices(kind)))
         return None
     if name in ("kind", "scaffold"):
         if isinstance(value, str) and len(value) <= SCAFFOLD_LENGTH_MAX:
             return value
-        faults.append(Fault(path, repr(value)[:80], f"a string of at most {SCAFFOLD_LENGTH_MAX} characters"))
+        faults.append(Fault(path, describe(value), f"a string of at most {SCAFFOLD_LENGTH_MAX} characters"))
         return None
     if _is_count(value):
         return value
-    faults.append(Fault(path, repr(value)[:80], f"an integer from 0 to {TOKENS_MAX}"))
+    faults.append(Fault(path, describe(value), f"an integer from 0 to {TOKENS_MAX}"))
     return None
