@@ -58,9 +58,14 @@ e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 	@$(BIN)/sternpost model fetch
 	@$(PYTEST) -q -m "engine or slow"
 
-bench: $(STAMP) ## Run every benchmark
+bench: $(STAMP) ## Run every benchmark; make bench-NAME runs one
 	@$(BIN)/sternpost model fetch
-	@for benchmark in bench/[a-z]*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+	@for file in bench/[a-z]*.py; do \
+	  name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "bench.$$name"; done
+
+bench-%: $(STAMP)
+	@$(BIN)/sternpost model fetch
+	@$(BIN)/python -m bench.$*
 
 lint-fix: $(STAMP) ## Format, and mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet . || true

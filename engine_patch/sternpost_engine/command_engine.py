@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -174,8 +174,14 @@ def read_settings(arguments: argparse.Namespace) -> EngineSettings:
         cpu=_is_cpu_build() if arguments.device == "auto" else arguments.device == "cpu",
         kv_cache_gib=arguments.kv_cache_gib,
         threads=arguments.threads,
-        extra=tuple(arguments.extra),
+        extra=_extra(arguments.extra),
     )
+
+
+def _extra(words: Sequence[str]) -> tuple[str, ...]:
+    if words and not words[0].startswith("-"):
+        raise SettingsError("engine", [Fault("ARGUMENT", words[0], "flags of vLLM, after --")])
+    return tuple(words)
 
 
 def _is_cpu_build() -> bool:

@@ -156,3 +156,11 @@ def test_folder_with_a_configuration_is_a_model(tmp_path: Path) -> None:
     """vLLM itself judges the rest."""
     (tmp_path / "config.json").touch()
     check_model(tmp_path)
+
+
+def test_stray_word_is_refused() -> None:
+    """A word that is no flag would only make vLLM fail later."""
+    with pytest.raises(
+        SettingsError, match="ARGUMENT: small is not allowed; allowed: flags of vLLM, after --"
+    ):
+        parsed("--model", str(MODEL), "small")

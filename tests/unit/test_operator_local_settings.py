@@ -20,7 +20,14 @@ from sternpost_operator.local.child import ChildState
 from sternpost_operator.local.command import COMMAND
 from sternpost_operator.local.folders import Folders, default_policy_text, default_state, prepared
 from sternpost_operator.local.progress import Progress, death_lines, loading_line
-from sternpost_operator.local.settings import UpSettings, check_model, children, port_uses, ready_line
+from sternpost_operator.local.settings import (
+    UpSettings,
+    check_extra,
+    check_model,
+    children,
+    port_uses,
+    ready_line,
+)
 
 FOLDERS = Folders(state=Path("/state"), policies=Path("/policies"), logs=Path("/logs"))
 SETTINGS = UpSettings(
@@ -76,6 +83,7 @@ def test_children_are_the_engines_and_then_the_gateway() -> None:
         pytest.param(2, "--port", ["8080"], id="gateways-port"),
         pytest.param(2, "--policies", ["/policies"], id="policies"),
         pytest.param(2, "--state", ["/state/gateway"], id="gateways-state"),
+        pytest.param(2, "--drain-seconds", ["30"], id="ends-while-somebody-waits"),
         pytest.param(2, "--admin-token-file", ["/state/admin-token"], id="admin-token"),
     ],
 )
@@ -90,6 +98,18 @@ def test_further_arguments_go_to_the_engines_alone() -> None:
 
     assert ("--", "--seed", "1") == engine.command[-3:]
     assert "--seed" not in gateway.command
+
+
+@pytest.mark.parametrize("words", [pytest.param([], id="none"), pytest.param(["--seed", "1"], id="flags")])
+def test_arguments_for_vllm_are_kept(words: list[str]) -> None:
+    """Flags are handed on as they are."""
+    assert tuple(words) == check_extra(words)
+
+
+def test_stray_word_is_refused() -> None:
+    """A word that is no flag would only make vLLM fail later."""
+    with pytest.raises(SettingsError, match="ARGUMENT: 2 is not allowed; allowed: flags of vLLM, after --"):
+        check_extra(["2"])
 
 
 def test_gateway_waits_for_every_engine_and_is_well_without_one() -> None:

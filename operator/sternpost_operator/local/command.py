@@ -23,6 +23,7 @@ from sternpost_operator.local.settings import (
     KV_CACHE_GIB,
     STERNPOST,
     UpSettings,
+    check_extra,
     check_model,
     children,
     port_uses,
@@ -122,7 +123,7 @@ def _settings(arguments: argparse.Namespace, model: Path) -> UpSettings:
         # Engines that share cores must not each compute with all of them.
         threads=max(1, len(os.sched_getaffinity(0)) // arguments.engines),
         folders=folders,
-        extra=tuple(arguments.extra),
+        extra=check_extra(arguments.extra),
     )
 
 

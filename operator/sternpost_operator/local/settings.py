@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,10 @@ ENGINE_START_DEATHS_MAX: Final = 5
 """An engine may lose a race for memory or a port; dying five times in a row, it is set up wrongly."""
 
 GATEWAY_READY_SECONDS_MAX: Final = 60.0
-GATEWAY_STOP_SECONDS_MAX: Final = 35.0
-"""The gateway gives requests in flight 30 s to end."""
+GATEWAY_DRAIN_SECONDS: Final = 30
+"""How long the gateway gives requests in flight to end; nobody at a terminal waits for longer."""
+
+GATEWAY_STOP_SECONDS_MAX: Final = GATEWAY_DRAIN_SECONDS + 5.0
 
 GATEWAY_START_DEATHS_MAX: Final = 1
 """A gateway that dies at its start was given a policy or a flag that it refuses: it would refuse it again."""
@@ -94,6 +97,18 @@ def check_model(model: Path) -> None:
         raise SettingsError("model", [Fault("--model", str(model), allowed)])
 
 
+def check_extra(words: Sequence[str]) -> tuple[str, ...]:
+    """
+    Return the arguments for vLLM; refuse what can only be a slip, before an engine trips over it.
+
+    Raises:
+        SettingsError: when they do not begin with a flag.
+    """
+    if words and not words[0].startswith("-"):
+        raise SettingsError("arguments", [Fault("ARGUMENT", words[0], "flags of vLLM, after --")])
+    return tuple(words)
+
+
 def _engine(settings: UpSettings, number: int, port: int) -> ChildSpec:
     name = f"engine-{number}"
     command = [
@@ -126,6 +141,8 @@ def _gateway(settings: UpSettings, engine_names: tuple[str, ...]) -> ChildSpec:
     command = [*STERNPOST, "gateway", "--host", settings.host, "--port", str(settings.port)]
     command += ["--policies", str(folders.policies), "--state", str(folders.gateway_state)]
     command += ["--admin-token-file", str(folders.admin_token)]
+    # No load balancer needs time here to notice that the gateway is about to end.
+    command += ["--drain-delay-seconds", "0", "--drain-seconds", str(GATEWAY_DRAIN_SECONDS)]
     for port in settings.engine_ports:
         command += ["--engine", _origin(ENGINE_HOST, port)]
     origin = _origin(settings.host, settings.port)
