@@ -56,6 +56,7 @@ class _Track:
     key: TailKey | None = None
     entry: int | None = None
     building: bool = False
+    captured: bool = False
     spliced: bool = False
     exact: int | None = None
     deferrals: int = 0
@@ -310,10 +311,13 @@ class TailPlanner:
 
     def _capture(self, request_id: str, first: int, count: int, block_table: BlockTable) -> Capture | None:
         track = self._tracks.get(request_id)
-        if track is None or not track.building or track.entry is None:
+        if track is None or not track.building or track.captured or track.entry is None:
             return None
         begin, end = max(first, track.tail_start), min(first + count, track.total)
         if begin >= end:
             return None
         span = Span(tuple(block_table(request_id)), begin, begin - track.tail_start, end - begin)
-        return Capture(track.entry, span, final=end == track.total)
+        # A build that is preempted while its last capture is in flight computes its tail again. Nothing of that is
+        # kept: the tail may be live by then.
+        track.captured = end == track.total
+        return Capture(track.entry, span, final=track.captured)
