@@ -317,7 +317,7 @@ class TailPlanner:
         if begin >= end:
             return None
         span = Span(tuple(block_table(request_id)), begin, begin - track.tail_start, end - begin)
-        # A build that is preempted while its last capture is in flight computes its tail again. Nothing of that is
-        # kept: the tail may be live by then.
+        # A build that is preempted while its last capture is in flight computes its tail again. Nothing of
+        # that is kept: the tail may be live by then.
         track.captured = end == track.total
         return Capture(track.entry, span, final=track.captured)
