@@ -16,8 +16,9 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
 from sternpost_core.errors import BodyError, Fault
@@ -28,6 +29,9 @@ DEPTH_MAX: Final = 128
 
 DIGITS_MAX: Final = 4300
 """How many digits an integer may have; what Python itself converts."""
+
+OUTLINED: Final = frozenset({"messages", "tools"})
+"""The top-level arrays that every request is asked about: the check notes the spans in them on its way."""
 
 _CHUNK_BYTES: Final = 65536
 _SPACES: Final = frozenset(" \t\n\r")
@@ -53,17 +57,27 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The elements of arrays and the members of objects, by where they start."""
+
+    elements: Mapping[int, tuple[Span, ...]]
+    members: Mapping[int, Mapping[str, Member]]
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """
     A checked body: `members` are those of the top-level object, which is at `span`.
 
-    `text` is the body read as Latin-1. The representation shows nothing of what the client wrote.
+    `text` is the body read as Latin-1; `outline` holds the spans that the check has noted, by their start.
+    The representation shows nothing of what the client wrote.
     """
 
     body: bytes = field(repr=False)
     text: str = field(repr=False)
     span: Span
     members: Mapping[str, Member] = field(repr=False)
+    outline: Outline = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,7 @@ def scan(body: bytes) -> Document:
     if text[start : start + 1] != "{":
         raise _fault("body", "something else" if text[start:] else "nothing", "a JSON object")
     try:
-        members, end, values = _scan_object(body, text, start)
+        outline, end, decoded = _read_all(body, text, start)
     except json.JSONDecodeError as error:
         raise _malformed(text, error.pos) from None
     except _Duplicate:
@@ -112,30 +126,29 @@ def scan(body: bytes) -> Document:
         raise _fault(path, "a longer integer", f"at most {DIGITS_MAX} digits") from None
     if (rest := _skip(text, end)) != len(text):
         raise _malformed(text, rest)
-    _check_depth(text, values)
+    _check_depth(text, decoded)
     _check_surrogates(body, text)
-    return Document(body, text, Span(start, end), members)
+    return Document(body, text, Span(start, end), outline.members[start], outline)
 
 
 def elements(document: Document, span: Span) -> tuple[Span, ...]:
     """Return the spans of the elements of the array at `span`; programmer error if there is no array."""
-    text = document.text
-    assert text[span.start] == "[", "not the span of an array"
-    position = _skip(text, span.start + 1)
-    found: list[Span] = []
-    while text[position] != "]":
-        _, end = _LOOSE.raw_decode(text, position)
-        found.append(Span(position, end))
-        position = _after_comma(text, end)
-    return tuple(found)
+    if (noted := document.outline.elements.get(span.start)) is not None:
+        return noted
+    assert document.text[span.start] == "[", "not the span of an array"
+    read = partial(_LOOSE.raw_decode, document.text)
+    return tuple(element for element, _ in _walk_array(document.text, span.start, read))
 
 
 def members(document: Document, span: Span) -> Mapping[str, Member]:
     """Return the members of the object at `span`; programmer error if there is no object."""
+    if (noted := document.outline.members.get(span.start)) is not None:
+        return noted
     assert document.text[span.start] == "{", "not the span of an object"
+    read = partial(_LOOSE.raw_decode, document.text)
     return {
         _key(document.body, raw, member.key_span): member
-        for raw, member, _ in _walk_object(document.text, span.start, _LOOSE)
+        for raw, member, _ in _walk_object(document.text, span.start, lambda _, position: read(position))
     }
 
 
@@ -259,46 +272,107 @@ def _check_encoding(body: bytes) -> None:
             raise _fault(path, f"invalid UTF-8 at byte {position}", "UTF-8") from None
 
 
-def _scan_object(body: bytes, text: str, start: int) -> tuple[dict[str, Member], int, list[Any]]:
-    """Read the top-level object; return its members, its end and its values."""
+def _read_all(body: bytes, text: str, start: int) -> tuple[Outline, int, dict[str, Any]]:
+    """Read the top-level object; return its outline, its end and its value."""
     # One key may be spelled in UTF-8 here and as an escape there; only the decoded text shows them equal.
     ambiguous = not body.isascii() and b"\\u" in body
-    found: dict[str, Member] = {}
-    values: list[Any] = []
-    end = start + 1
-    for raw, member, decoded in _walk_object(text, start, _LOOSE if ambiguous else _STRICT):
-        key = _key(body, raw, member.key_span)
-        if key in found:
-            raise _Duplicate
-        found[key] = member
-        values.append(decoded)
-        end = member.value_span.end
-    end = _skip(text, end) + 1
+    outliner = _Outliner(body, text, _LOOSE if ambiguous else _STRICT)
+    decoded, end = outliner.read_object(start, outliner.read_top_level_value)
     if ambiguous:
         _STRICT.decode(body[start:end].decode())
-    return found, end, values
+    return Outline(outliner.elements, outliner.members), end, decoded
 
 
-def _walk_object(text: str, start: int, decoder: json.JSONDecoder) -> Iterator[tuple[str, Member, Any]]:
+class _Outliner:
+    """Reads values and notes the spans of what is likely to be asked about."""
+
+    def __init__(self, body: bytes, text: str, decoder: json.JSONDecoder) -> None:
+        self.elements: dict[int, tuple[Span, ...]] = {}
+        self.members: dict[int, Mapping[str, Member]] = {}
+        self._body = body
+        self._text = text
+        self._decoder = decoder
+
+    def read_top_level_value(self, key: str, start: int) -> tuple[Any, int]:
+        """Read the value of a top-level key, and note the elements of an outlined array."""
+        if key in OUTLINED and self._text[start : start + 1] == "[":
+            return self._read_array(start)
+        return self._decoder.raw_decode(self._text, start)
+
+    def read_object(
+        self, start: int, read: Callable[[str, int], tuple[Any, int]]
+    ) -> tuple[dict[str, Any], int]:
+        """Read an object and note its members."""
+        found: dict[str, Member] = {}
+        decoded: dict[str, Any] = {}
+        end = start + 1
+        for raw, member, value in _walk_object(self._text, start, read):
+            key = _key(self._body, raw, member.key_span)
+            if key in found:
+                raise _Duplicate
+            found[key] = member
+            decoded[key] = value
+            end = member.value_span.end
+        self.members[start] = found
+        return decoded, _skip(self._text, end) + 1
+
+    def _read_array(self, start: int) -> tuple[list[Any], int]:
+        read = list(_walk_array(self._text, start, self._read_element))
+        self.elements[start] = tuple(span for span, _ in read)
+        end = read[-1][0].end if read else start + 1
+        return [decoded for _, decoded in read], _skip(self._text, end) + 1
+
+    def _read_element(self, start: int) -> tuple[Any, int]:
+        if self._text[start : start + 1] == "{":
+            return self.read_object(start, self._read_value)
+        return self._decoder.raw_decode(self._text, start)
+
+    def _read_value(self, _: str, start: int) -> tuple[Any, int]:
+        return self._decoder.raw_decode(self._text, start)
+
+
+def _walk_object(
+    text: str, start: int, read: Callable[[str, int], tuple[Any, int]]
+) -> Iterator[tuple[str, Member, Any]]:
+    """Yield an object's members: the key as Latin-1 spells it, the spans, and the value that was read."""
     position = _skip(text, start + 1)
     if text[position : position + 1] == "}":
         return
     while True:
         if text[position : position + 1] != '"':
             raise json.JSONDecodeError("a key is missing", text, position)
-        key, key_end = decoder.raw_decode(text, position)
+        key, key_end = _LOOSE.raw_decode(text, position)
         colon = _skip(text, key_end)
         if text[colon : colon + 1] != ":":
             raise json.JSONDecodeError("a colon is missing", text, colon)
         value_start = _skip(text, colon + 1)
-        decoded, value_end = decoder.raw_decode(text, value_start)
+        decoded, value_end = read(key, value_start)
         yield key, Member(Span(position, key_end), Span(value_start, value_end)), decoded
-        position = _skip(text, value_end)
-        if text[position : position + 1] == "}":
+        end = _skip(text, value_end)
+        if text[end : end + 1] == "}":
             return
-        if text[position : position + 1] != ",":
-            raise json.JSONDecodeError("a comma is missing", text, position)
-        position = _skip(text, position + 1)
+        position = _after_comma(text, end)
+
+
+def _walk_array(text: str, start: int, read: Callable[[int], tuple[Any, int]]) -> Iterator[tuple[Span, Any]]:
+    """Yield the span of each element of an array and the value that was read."""
+    position = _skip(text, start + 1)
+    if text[position : position + 1] == "]":
+        return
+    while True:
+        decoded, element_end = read(position)
+        yield Span(position, element_end), decoded
+        end = _skip(text, element_end)
+        if text[end : end + 1] == "]":
+            return
+        position = _after_comma(text, end)
+
+
+def _after_comma(text: str, position: int) -> int:
+    """Return where the next member or element starts; `position` is that of the comma."""
+    if text[position : position + 1] != ",":
+        raise json.JSONDecodeError("a comma is missing", text, position)
+    return _skip(text, position + 1)
 
 
 def _key(body: bytes, raw: str, span: Span) -> str:
@@ -318,15 +392,9 @@ def _skip(text: str, position: int) -> int:
     return match.end()
 
 
-def _after_comma(text: str, end: int) -> int:
-    """Return where the next element of a valid array starts, or its closing bracket."""
-    position = _skip(text, end)
-    return _skip(text, position + 1) if text[position] == "," else position
-
-
-def _check_depth(text: str, values: list[Any]) -> None:
-    level = _containers_in([values])
-    for _ in range(DEPTH_MAX - 1):
+def _check_depth(text: str, decoded: dict[str, Any]) -> None:
+    level: list[Any] = [decoded]
+    for _ in range(DEPTH_MAX):
         if not level:
             return
         level = _containers_in(level)

@@ -132,6 +132,8 @@ class ObjectReader:
     def close(self) -> None:
         """Note every key that was never asked for, with the nearest one that is known."""
         for key in self._mapping:
+            if len(self.faults) >= FAULTS_MAX:
+                return
             if not isinstance(key, str):
                 self.fault(describe(key), "a key that is no string", "strings as keys")
             elif key not in self._asked:

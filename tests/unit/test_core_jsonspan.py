@@ -15,10 +15,11 @@ LARGE_BYTES = 12 * 1024 * 1024
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(st.characters(codec="utf-8"))
+keys = st.sampled_from(["messages", "tools", "role", "n"]) | texts
 values = st.recursive(
-    scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=20
+    scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=20
 )
-bodies = st.dictionaries(texts, values)
+bodies = st.dictionaries(keys, values)
 spellings = st.sampled_from(
     [
         {"separators": (",", ":")},
@@ -100,10 +101,13 @@ def test_any_bytes_are_read_as_the_standard_library_reads_them(body: bytes) -> N
     assert oracle(body) == read(body)
 
 
+@pytest.mark.parametrize("frame", ["{}", '{{"n":{}}}', '{{"messages":[{}]}}', '{{"tools":[{{{}}}]}}'])
 @given(st.text('{}[]":,\\u dDeE8aA019.-+ntNI\n é', max_size=40))
-def test_nearly_json_is_read_as_the_standard_library_reads_it(text: str) -> None:
-    """So is text that is made of JSON's own characters."""
-    assert oracle(text.encode()) == read(text.encode())
+def test_nearly_json_is_read_as_the_standard_library_reads_it(frame: str, text: str) -> None:
+    """So is text that is made of JSON's own characters, wherever it stands."""
+    body = frame.format(text).encode()
+
+    assert oracle(body) == read(body)
 
 
 @given(bodies, spellings, st.data())
@@ -135,6 +139,8 @@ def test_damaged_json_is_read_as_the_standard_library_reads_it(
         pytest.param(b'{"n":' + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}", id="deepest"),
         pytest.param('{"é":1,"\\u00c3\\u00a9":2}'.encode(), id="keys-that-look-equal-as-latin-1"),
         pytest.param(b'{"a":{"x":1},"b":{"x":1}}', id="one-key-in-two-objects"),
+        pytest.param(b'{"messages":{},"tools":"none"}', id="messages-that-are-no-array"),
+        pytest.param(b'{"messages":[1,"",[]],"tools":[]}', id="messages-that-are-no-objects"),
     ],
 )
 def test_unusual_json_is_accepted_and_kept(body: bytes) -> None:
@@ -189,6 +195,9 @@ REFUSED = {
     "duplicate-in-escapes": (b'{"tools":[{"n":1,"\\u006e":2}]}', "tools[0].*", DUPLICATE),
     "duplicate-in-utf-8-and-escapes": ('{"é":1,"\\u00e9":2}'.encode(), "*", DUPLICATE),
     "duplicate-in-utf-8-below": ('{"user":{"é":1,"\\u00e9":2}}'.encode(), "user.*", DUPLICATE),
+    "no-comma-between-messages": (b'{"messages":[{} {}]}', "messages[0]", "malformed JSON at byte 16"),
+    "no-bracket-behind-messages": (b'{"messages":[{}', "messages[0]", "malformed JSON at byte 15"),
+    "duplicate-in-a-content": (b'{"messages":[{"content":[{"n":1,"n":2}]}]}', CONTENT + "[0].n", DUPLICATE),
     "lone-high": (
         b'{"messages":[{"content":"a\\ud800"}]}',
         "messages[0].content",

@@ -6,6 +6,7 @@ import pytest
 
 from sternpost_core.errors import PolicyError
 from sternpost_core.policy_parse import parse
+from sternpost_core.reader import FAULTS_MAX
 from sternpost_fakes.policies import FULL, MISSING, SMALLEST, changed
 
 SAME = ""
@@ -274,3 +275,13 @@ def test_what_is_no_object_is_refused(mapping: object) -> None:
 def test_names_of_objects_are_dns_names(name: str) -> None:
     """What Kubernetes takes as a name is taken here."""
     assert name == parse(changed(SMALLEST, "metadata.name", name)).name
+
+
+def test_faults_are_bounded() -> None:
+    """A huge wrong object gets the first faults, soon, and not megabytes of them."""
+    mapping = changed(FULL, "spec", {f"key{number}": 1 for number in range(20_000)})
+
+    with pytest.raises(PolicyError) as caught:
+        parse(mapping)
+
+    assert FAULTS_MAX == len(caught.value.faults)
