@@ -14,10 +14,10 @@ from sternpost_core.jsonspan import DEPTH_MAX, DIGITS_MAX, Document, Span, eleme
 LARGE_BYTES = 12 * 1024 * 1024
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
-texts = st.text(st.characters(codec="utf-8"))
+texts = st.text(st.characters(codec="utf-8"), max_size=10)
 keys = st.sampled_from(["messages", "tools", "role", "n"]) | texts
 values = st.recursive(
-    scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=20
+    scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=10
 )
 bodies = st.dictionaries(keys, values)
 spellings = st.sampled_from(
