@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_engine.index import BUCKET_TOKENS
 
 SUBJECT = "kv_connector_extra_config"
 
@@ -51,7 +52,12 @@ def parse_settings(mapping: Mapping[str, object]) -> EngineSettings:
     if faults:
         raise SettingsError("engine settings", faults)
     names = {field.name for field in fields(EngineSettings)}
-    return EngineSettings(**{key: value for key, value in mapping.items() if key in names})  # type: ignore[arg-type]
+    settings = EngineSettings(**{key: value for key, value in mapping.items() if key in names})  # type: ignore[arg-type]
+    if settings.tail_tokens_min > settings.tail_tokens_max:
+        allowed = f"at most tail_tokens_max, {settings.tail_tokens_max}"
+        fault = Fault(f"{SUBJECT}.tail_tokens_min", str(settings.tail_tokens_min), allowed)
+        raise SettingsError("engine settings", [fault])
+    return settings
 
 
 def pool_budget(settings: EngineSettings, free_bytes: int) -> int:
@@ -61,7 +67,11 @@ def pool_budget(settings: EngineSettings, free_bytes: int) -> int:
 
 def _checks() -> dict[str, _Check]:
     share: _Check = (lambda value: _is_number(value) and 0 < _number(value) <= 1, "a number over 0, up to 1")
-    count: _Check = (lambda value: _is_integer(value) and _number(value) >= 1, "an integer from 1 on")
+    longest = BUCKET_TOKENS[-1]
+    count: _Check = (
+        lambda value: _is_integer(value) and 1 <= _number(value) <= longest,
+        f"an integer from 1 to {longest}",
+    )
     size: _Check = (
         lambda value: _is_integer(value) and _number(value) >= 0,
         "an integer from 0 on, in bytes",

@@ -77,13 +77,13 @@ def _refuse_parallel(config: Any) -> str | None:
 
 def _refuse_model(config: Any) -> str | None:
     refusals = (
-        (config.use_mla, "multi-head latent attention"),
-        (getattr(config, "is_hybrid", False), "recurrent state"),
-        (config.is_encoder_decoder, "an encoder-decoder model"),
-        (config.uses_mrope, "multi-axis rotary positions"),
-        (config.runner_type != "generate", f"runner {config.runner_type}"),
+        (config.use_mla, "the model has multi-head latent attention"),
+        (getattr(config, "is_hybrid", False), "the model has recurrent state"),
+        (config.is_encoder_decoder, "the model has an encoder and a decoder"),
+        (config.uses_mrope, "the model has multi-axis rotary positions"),
+        (config.runner_type != "generate", f"--runner {config.runner_type}; supported: generate"),
     )
-    return next((f"the model has {what}" for refused, what in refusals if refused), None)
+    return next((reason for refused, reason in refusals if refused), None)
 
 
 def _refuse_cache(config: Any) -> str | None:

@@ -140,9 +140,12 @@ class SuffixWorker:
     # -- builds -------------------------------------------------------------------------------------------
 
     def _begin(self, begin: Begin) -> None:
-        self._tails[begin.entry] = allocate(
-            begin.tokens, [layer.shape for layer in self._layers], self._device
-        )
+        shapes = [layer.shape for layer in self._layers]
+        try:
+            self._tails[begin.entry] = allocate(begin.tokens, shapes, self._device)
+        except RuntimeError as error:
+            # The device has no memory left. The build is served like any other request and ends as not whole.
+            self._logger.warning("no room for tail %d: %s", begin.entry, type(error).__name__)
 
     def _hook(self) -> None:
         for index, layer in enumerate(self._layers):
