@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.engine import running_engine
 from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
 
 TAIL = " ".join(f"rule{number}" for number in range(300))

@@ -1,0 +1,79 @@
+"""What is believed about engines, and what changes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Info, Plugin
+
+ENGINE = Engine("http://engine")
+OTHER = Engine("http://other")
+
+
+def make_fleet() -> tuple[Fleet, list[Engine]]:
+    """Return a fleet of two and the list of engines that turned out to have started anew."""
+    restarted: list[Engine] = []
+    return Fleet([ENGINE, OTHER], restarted.append), restarted
+
+
+def info(batch: str = "b1", plugin: Plugin = Plugin.READY) -> Info:
+    """Return what an engine says."""
+    return Info(plugin=plugin, batch=batch)
+
+
+def test_engine_is_not_ready_until_probed() -> None:
+    """Nobody is believed to be ready without having said so."""
+    fleet, _ = make_fleet()
+
+    assert (True, [ENGINE]) == (fleet.probed(ENGINE, True), [view.engine for view in fleet.ready_views()])
+
+
+def test_probe_tells_changes_only() -> None:
+    """A probe that finds what is known already is no news."""
+    fleet, _ = make_fleet()
+
+    assert [True, False, True, False] == [
+        fleet.probed(ENGINE, healthy) for healthy in (True, True, False, False)
+    ]
+
+
+def test_failures_in_a_row_eject() -> None:
+    """So many failures in a row, without an answer between, make an engine not ready; a probe mends it."""
+    fleet, _ = make_fleet()
+    fleet.probed(ENGINE, True)
+    fleet.failed(ENGINE)
+    fleet.answered(ENGINE)
+    ejected = [fleet.failed(ENGINE) for _ in range(FAILURES_MAX + 1)]
+
+    assert [False] * (FAILURES_MAX - 1) + [True, False] == ejected
+    assert not fleet.is_ready(ENGINE)
+    assert fleet.probed(ENGINE, True) and fleet.is_ready(ENGINE)
+
+
+def test_flights_are_counted() -> None:
+    """A request counts on its engine while it lasts, however it ends."""
+    fleet, _ = make_fleet()
+    with pytest.raises(RuntimeError), fleet.flight(ENGINE):
+        assert [1, 0] == [view.in_flight for view in fleet.views()]
+        raise RuntimeError
+
+    assert [0, 0] == [view.in_flight for view in fleet.views()]
+
+
+def test_new_batch_is_told() -> None:
+    """Another batch id means another start, whether the engine says it itself or in a report."""
+    fleet, restarted = make_fleet()
+    news = [fleet.learned(ENGINE, info()), fleet.learned(ENGINE, info()), fleet.learned(ENGINE, info("b2"))]
+    reported = [fleet.reported(ENGINE, "b2"), fleet.reported(ENGINE, ""), fleet.reported(ENGINE, "b3")]
+
+    assert ([True, False, True], [False, False, True]) == (news, reported)
+    assert [ENGINE, ENGINE, ENGINE] == restarted
+    assert "b3" == fleet.info(ENGINE).batch
+
+
+def test_plugin_that_appears_is_news() -> None:
+    """An engine that comes back with the plugin is worth a line in the log."""
+    fleet, _ = make_fleet()
+    fleet.learned(ENGINE, info("", Plugin.ABSENT))
+
+    assert fleet.learned(ENGINE, info("b1"))
