@@ -1,0 +1,1 @@
+"""Real programs that tests start: a vLLM engine with the plugin."""
