@@ -40,7 +40,7 @@ demo: $(STAMP) ## Show the whole of Sternpost on this machine, on a small model
 	@$(BIN)/python -m bench.demo
 
 check: $(STAMP) ## Formatting, lint, types, import rules and layout
-	@echo "== format";  $(BIN)/ruff format --check --quiet . || { echo "run: make lint-fix" >&2; exit 1; }
+	@echo "== format";  $(BIN)/ruff format --check . || { echo "run: make lint-fix" >&2; exit 1; }
 	@echo "== lint";    $(BIN)/ruff check --quiet .
 	@echo "== types";   $(BIN)/mypy
 	@echo "== imports"; $(BIN)/lint-imports --no-logo

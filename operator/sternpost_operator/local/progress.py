@@ -21,6 +21,7 @@ class Progress:
         self._progress = progress
         self._result = result
         self._live = progress.isatty()
+        self._shown = ""
 
     def tell(self, line: str) -> None:
         """Write a line that stays."""
@@ -34,7 +35,8 @@ class Progress:
 
     def show(self, line: str) -> None:
         """Replace the moving line; an empty one removes it."""
-        if self._live:
+        if self._live and line != self._shown:
+            self._shown = line
             columns = shutil.get_terminal_size().columns
             print(CLEAR_LINE + line[: columns - 1], end="", file=self._progress, flush=True)
 

@@ -162,6 +162,7 @@ class Supervisor:
         for task in (ending, hurry):
             task.cancel()
         await asyncio.gather(ending, hurry, return_exceptions=True)
+        self._progress.tell("everything has ended")
 
     async def _end_in_order(self) -> None:
         running = self._running()
