@@ -1,0 +1,268 @@
+"""The connector's halves: vLLM's requests and answers, put into the planner's words."""
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sternpost_core.hint import Reason
+from sternpost_engine.operations import Operations
+from sternpost_engine.planner import Room
+from sternpost_engine.settings import EngineSettings
+from sternpost_fakes.tail_requests import BLOCK_SIZE, SCAFFOLD, TAIL, build_facts, read_facts
+from sternpost_fakes.vllm_modules import import_object
+
+pytestmark = pytest.mark.engine
+
+ROOM = Room(tokens=100, rows=8, tokens_max=100, rows_max=8)
+
+
+@pytest.fixture(scope="module")
+def connector() -> ModuleType:
+    """The module, which imports vLLM."""
+    module: ModuleType = import_object("sternpost_engine.connector")
+    return module
+
+
+class FakePrefillStats:
+    """Keeps what was set last."""
+
+    def __init__(self) -> None:
+        self.counts: tuple[int, int, int] | None = None
+
+    def set(
+        self, num_prompt_tokens: int, num_local_cached_tokens: int, num_external_cached_tokens: int
+    ) -> None:
+        """Keep the counts."""
+        self.counts = (num_prompt_tokens, num_local_cached_tokens, num_external_cached_tokens)
+
+
+def request_of(facts: Any, **changes: Any) -> SimpleNamespace:
+    """Return a request as vLLM has it."""
+    values: dict[str, Any] = {
+        "request_id": facts.request_id,
+        "prompt_token_ids": list(facts.prompt),
+        "num_prompt_tokens": len(facts.prompt),
+        "kv_transfer_params": facts.transfer,
+        "cache_salt": facts.salt or None,
+        "lora_request": None,
+        "pooling_params": None,
+        "sampling_params": SimpleNamespace(prompt_logprobs=None),
+        "mm_features": [],
+        "prompt_embeds": None,
+        "resumable": False,
+        "num_preemptions": 0,
+        "num_computed_tokens": 0,
+        "skip_reading_prefix_cache": False,
+        "prefill_stats": FakePrefillStats(),
+    }
+    return SimpleNamespace(**{**values, **changes})
+
+
+def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
+    """Return the scheduler's half over one layer, with short tails allowed."""
+    torch = import_object("torch")
+    spec = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8, dtype=torch.bfloat16)
+    group = SimpleNamespace(kv_cache_spec=spec, layer_names=["layer-0", "layer-1"])
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(
+            hf_text_config=SimpleNamespace(),
+            model="m",
+            revision=None,
+            quantization=None,
+            dtype=torch.bfloat16,
+            tokenizer="m",
+            tokenizer_revision=None,
+        ),
+        parallel_config=SimpleNamespace(tensor_parallel_size=workers),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+    )
+    side = connector.SchedulerSide(
+        config,
+        SimpleNamespace(kv_cache_groups=[group]),
+        EngineSettings(pool_bytes=10**6, tail_tokens_min=4),
+        supported=True,
+    )
+    side.kv_cache_manager = SimpleNamespace(get_block_ids=lambda request_id: (list(range(20)),))
+    side.room = ROOM
+    return side
+
+
+def build(connector: ModuleType, side: Any) -> None:
+    """Build the tail."""
+    side.add(request_of(build_facts("build")))
+    side.close_step({"build": len(SCAFFOLD) + len(TAIL)})
+    side.answer(connector.OutcomeMetadata({1: 1}, set()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({}, {}, id="plain"),
+        pytest.param({"cache_salt": "s"}, {"salt": "s"}, id="salt"),
+        pytest.param({"lora_request": SimpleNamespace(lora_name="l")}, {"lora": "l"}, id="adapter"),
+        pytest.param({"pooling_params": object()}, {"pooling": True}, id="pooling"),
+        pytest.param(
+            {"sampling_params": SimpleNamespace(prompt_logprobs=0)}, {"prompt_logprobs": True}, id="logprobs"
+        ),
+        pytest.param({"sampling_params": None}, {}, id="no-sampling"),
+        pytest.param({"mm_features": [object()]}, {"multimodal": True}, id="image"),
+        pytest.param({"prompt_embeds": object()}, {"multimodal": True}, id="embeddings"),
+        pytest.param(
+            {"kv_transfer_params": {"do_remote_prefill": True}},
+            {"remote_kv": True, "transfer": {"do_remote_prefill": True}},
+            id="remote-prefill",
+        ),
+        pytest.param(
+            {"kv_transfer_params": {"do_remote_decode": True}},
+            {"remote_kv": True, "transfer": {"do_remote_decode": True}},
+            id="remote-decode",
+        ),
+        pytest.param({"resumable": True}, {"resumable": True}, id="resumable"),
+        pytest.param({"prompt_token_ids": None}, {"prompt": ()}, id="no-ids"),
+    ],
+)
+def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Each is read where vLLM keeps it."""
+    facts = connector.facts_of(request_of(read_facts("read"), **changes))
+
+    defaults = {
+        "salt": "",
+        "lora": "",
+        "pooling": False,
+        "prompt_logprobs": False,
+        "multimodal": False,
+        "remote_kv": False,
+        "resumable": False,
+        "transfer": read_facts("read").transfer,
+        "prompt": list(read_facts("read").prompt),
+    }
+    assert {**defaults, **expected} == {name: getattr(facts, name) for name in defaults}
+
+
+def test_outcomes_of_workers_are_added_up(connector: ModuleType) -> None:
+    """Per entry, how many workers hold it whole; one failure is enough."""
+    total = connector.OutcomeMetadata({1: 1, 2: 1}, {3}).aggregate(connector.OutcomeMetadata({1: 1}, {2}))
+
+    assert ({1: 2, 2: 1}, {2, 3}) == (total.completed, total.failed)
+
+
+@pytest.mark.parametrize(
+    ("completed", "failed", "reason"),
+    [
+        pytest.param({1: 2}, set(), Reason.BUILT, id="both-workers"),
+        pytest.param({1: 1}, set(), Reason.UNSUPPORTED, id="one-worker"),
+        pytest.param({1: 1}, {1}, Reason.UNSUPPORTED, id="one-worker-failed"),
+        pytest.param({}, {1}, Reason.UNSUPPORTED, id="both-failed"),
+    ],
+)
+def test_tail_is_live_when_every_worker_holds_it(
+    connector: ModuleType, completed: dict[int, int], failed: set[int], reason: Reason
+) -> None:
+    """A rank without its heads would put garbage into the others' answers."""
+    side = make_side(connector, workers=2)
+    side.add(request_of(build_facts("build")))
+
+    side.answer(connector.OutcomeMetadata(completed, failed))
+
+    assert reason is side.planner.reason("build")
+
+
+def test_build_reads_no_prefix_blocks(connector: ModuleType) -> None:
+    """It must compute its whole tail; a read must not."""
+    side = make_side(connector)
+    requests = [request_of(build_facts("build")), request_of(read_facts("read"))]
+
+    for request in requests:
+        side.add(request)
+
+    assert [True, False] == [request.skip_reading_prefix_cache for request in requests]
+
+
+def test_admitted_splice_takes_its_room(connector: ModuleType) -> None:
+    """The next waiting read sees what is left of the step."""
+    side = make_side(connector)
+    build(connector, side)
+    request = request_of(read_facts("read"))
+    side.add(request)
+
+    assert 24 == side.match(request, 8)
+    side.admit(request)
+
+    assert Room(tokens=90, rows=7, tokens_max=100, rows_max=8) == side.room
+    assert [8] == [splice.hit for splice in side.planner.take_splices()]
+
+
+def test_step_starts_where_vllms_counter_stands(connector: ModuleType) -> None:
+    """Captures of a later chunk go where that chunk goes."""
+    side = make_side(connector)
+    side.add(request_of(build_facts("build"), num_computed_tokens=12))
+
+    operations = side.close_step({"build": 4, "unknown": 1})
+
+    assert [(12, 4, 4)] == [
+        (capture.span.position, capture.span.offset, capture.span.count) for capture in operations.captures
+    ]
+    assert 12 // BLOCK_SIZE in operations.captures[0].span.blocks
+
+
+def test_preempted_splice_is_counted_as_it_was_computed(connector: ModuleType) -> None:
+    """vLLM counts a request's first admission alone, and this request did not profit from it."""
+    side = make_side(connector)
+    build(connector, side)
+    request = request_of(read_facts("read"))
+    side.add(request)
+    side.match(request, 0)
+    side.admit(request)
+    side.step_done(side.planner.take_splices())
+    side.close_step({})
+    request.num_preemptions = 1
+
+    assert 0 == side.match(request, 8)
+
+    assert (34, 8, 0) == request.prefill_stats.counts
+
+
+def test_figures_are_sent_once(connector: ModuleType) -> None:
+    """Counters as increases, the pool as it is."""
+    side = make_side(connector)
+    build(connector, side)
+    side.match(request_of(read_facts("unknown")), 0)
+    side.count_tokens(8, 16, 10)
+    side.finish("build")
+
+    first, second = side.take_stats().data, side.take_stats().data
+
+    assert {
+        "requests": {"built": 1},
+        "tokens": {"prefix": 8, "suffix": 16, "computed": 10},
+        "inserts": {"": 1},
+    } == first["counters"]
+    assert {"building": 0, "live": 1, "retired": 0} == first["gauges"]["tails"]
+    assert {"": 256 * 2 * (8 * 4 + 8 * 2)} == first["gauges"]["pool_bytes"]
+    assert 1 == len(first["observations"]["match_seconds"])
+    assert ({}, {}) == (second["counters"], second["observations"])
+
+
+def test_finished_request_is_forgotten(connector: ModuleType) -> None:
+    """Nothing of it is left to be scheduled."""
+    side = make_side(connector)
+    side.add(request_of(build_facts("build")))
+
+    side.finish("build")
+
+    assert Operations(drops=(1,)) == side.close_step({"build": 24})
+
+
+def test_worker_is_made_when_there_is_something_to_do(connector: ModuleType) -> None:
+    """A plain step costs nothing, and an engine without hints never looks at its layers."""
+    torch = import_object("torch")
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(block_size=16), model_config=SimpleNamespace(dtype=torch.bfloat16)
+    )
+    side = connector.WorkerSide(config)
+
+    side.start(Operations(), {})
+    side.end()
+
+    assert (set(), None, None) == (side.take_failed_blocks(), side.take_outcome(), side.take_stats())

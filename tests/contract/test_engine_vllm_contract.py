@@ -1,0 +1,273 @@
+"""What the plugin relies on in vLLM, name by name: each failure says what breaks."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from sternpost_engine.support import VLLM_VERSIONS
+from sternpost_fakes.vllm_modules import import_object
+
+pytestmark = pytest.mark.engine
+
+CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
+SCHEDULER = "vllm.v1.core.sched.async_scheduler:AsyncScheduler"
+
+
+def parameters(path: str) -> list[str]:
+    """Return a function's parameters, without `self`."""
+    return [name for name in inspect.signature(import_object(path)).parameters if name != "self"]
+
+
+def field_names(path: str) -> set[str]:
+    """Return the fields of a dataclass or a msgspec structure."""
+    kind = import_object(path)
+    return set(getattr(kind, "__dataclass_fields__", ())) | set(getattr(kind, "__struct_fields__", ()))
+
+
+def source(path: str) -> str:
+    """Return a function's source."""
+    return inspect.getsource(import_object(path))
+
+
+def test_installed_version_is_one_that_was_tried() -> None:
+    """Otherwise the gate refuses, and every test of a splice fails for that reason alone."""
+    assert import_object("vllm:__version__").startswith(VLLM_VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("bind_kv_cache_manager", ["kv_cache_manager"]),
+        ("on_new_request", ["request"]),
+        ("get_num_new_matched_tokens", ["request", "num_computed_tokens"]),
+        ("update_state_after_alloc", ["request", "blocks", "num_external_tokens"]),
+        ("build_connector_meta", ["scheduler_output"]),
+        ("request_finished", ["request", "block_ids"]),
+        ("reset_cache", []),
+        ("register_kv_caches", ["kv_caches"]),
+        ("start_load_kv", ["forward_context", "kwargs"]),
+        ("wait_for_layer_load", ["layer_name"]),
+        ("save_kv_layer", ["layer_name", "kv_layer", "attn_metadata", "kwargs"]),
+        ("wait_for_save", []),
+        ("get_block_ids_with_load_errors", []),
+        ("build_connector_worker_meta", []),
+        ("get_kv_connector_stats", []),
+        ("build_kv_connector_stats", ["data"]),
+        ("build_prom_metrics", ["vllm_config", "metric_types", "labelnames", "per_engine_labelvalues"]),
+    ],
+)
+def test_connector_methods_are_vllms(method: str, expected: list[str]) -> None:
+    """A method that vLLM does not call by this name and with these arguments is never called."""
+    ours = f"sternpost_engine.connector:SternpostConnector.{method}"
+
+    assert expected == parameters(f"{CONNECTOR}.{method}") == parameters(ours)
+
+
+def test_connector_implements_all_that_vllm_demands() -> None:
+    """An abstract method left over stops the engine at its start."""
+    assert frozenset() == import_object("sternpost_engine.connector:SternpostConnector").__abstractmethods__
+
+
+def test_connector_waits_for_no_delivery() -> None:
+    """vLLM would hold requests back for KV that never comes."""
+    assert isinstance(import_object(f"{CONNECTOR}.requires_kv_delivery"), property)
+
+
+def test_outcome_implements_all_that_vllm_demands() -> None:
+    """Workers' answers are added up by vLLM."""
+    assert frozenset() == import_object("sternpost_engine.connector:OutcomeMetadata").__abstractmethods__
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("schedule", ["throttle_prefills"]),
+        ("_build_kv_connector_meta", ["connector", "scheduler_output"]),
+        ("_update_after_schedule", ["scheduler_output"]),
+        ("update_from_output", ["scheduler_output", "model_runner_output"]),
+    ],
+)
+def test_scheduler_methods_are_vllms(method: str, expected: list[str]) -> None:
+    """An override that vLLM does not call leaves rows out, or references held."""
+    ours = f"sternpost_engine.scheduler:SternpostScheduler.{method}"
+
+    assert expected == parameters(f"{SCHEDULER}.{method}") == parameters(ours)
+
+
+def test_metadata_is_built_before_the_counters_advance() -> None:
+    """The connector reads each request's first position of the step from `num_computed_tokens`."""
+    text = source("vllm.v1.core.sched.scheduler:Scheduler.schedule")
+
+    assert 0 < text.index("_build_kv_connector_meta(") < text.index("_update_after_schedule(")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "max_num_scheduled_tokens",
+        "max_num_running_reqs",
+        "running",
+        "waiting",
+        "requests",
+        "finished_req_ids",
+        "connector_prefix_cache_stats",
+        "kv_cache_manager",
+        "connector",
+        "vllm_config",
+    ],
+)
+def test_scheduler_has_what_is_read_and_written(name: str) -> None:
+    """The room of a step, and the rows that ride along, are kept in these."""
+    assert f"self.{name}" in source("vllm.v1.core.sched.scheduler:Scheduler.__init__")
+
+
+@pytest.mark.parametrize(
+    ("path", "used"),
+    [
+        (
+            "vllm.v1.core.sched.output:NewRequestData",
+            {
+                "req_id",
+                "prompt_token_ids",
+                "prefill_token_ids",
+                "sampling_params",
+                "block_ids",
+                "num_computed_tokens",
+            },
+        ),
+        (
+            "vllm.v1.core.sched.output:SchedulerOutput",
+            {
+                "scheduled_new_reqs",
+                "num_scheduled_tokens",
+                "total_num_scheduled_tokens",
+                "has_sync_kv_loads",
+                "kv_connector_metadata",
+            },
+        ),
+        (
+            "vllm.v1.outputs:KVConnectorOutput",
+            {"invalid_block_ids", "kv_connector_worker_meta"},
+        ),
+        ("vllm.v1.engine:EngineCoreOutput", {"request_id", "kv_transfer_params", "prefill_stats"}),
+        ("vllm.v1.engine:EngineCoreOutputs", {"outputs"}),
+        (
+            "vllm.v1.metrics.stats:PrefillStats",
+            {
+                "num_prompt_tokens",
+                "num_cached_tokens",
+                "num_local_cached_tokens",
+                "num_external_cached_tokens",
+            },
+        ),
+        ("vllm.v1.metrics.stats:PrefixCacheStats", {"hits", "hits_by_source"}),
+        (
+            "vllm.v1.kv_cache_interface:FullAttentionSpec",
+            {"num_kv_heads", "head_size", "head_size_v", "dtype"},
+        ),
+    ],
+    ids=lambda value: value.partition(":")[2] if isinstance(value, str) else "",
+)
+def test_fields_exist(path: str, used: set[str]) -> None:
+    """A field that was renamed is read as missing, or written in vain."""
+    assert set() == used - field_names(path)
+
+
+def test_prefill_stats_are_set_by_these_names() -> None:
+    """A request's counts would be reported wrongly, or not at all."""
+    assert ["num_prompt_tokens", "num_local_cached_tokens", "num_external_cached_tokens"] == parameters(
+        "vllm.v1.metrics.stats:PrefillStats.set"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kv_transfer_params",
+        "cache_salt",
+        "lora_request",
+        "pooling_params",
+        "sampling_params",
+        "prompt_token_ids",
+        "prompt_embeds",
+        "mm_features",
+        "resumable",
+        "num_preemptions",
+        "skip_reading_prefix_cache",
+        "prefill_stats",
+        "num_prompt_tokens",
+        "num_computed_tokens",
+    ],
+)
+def test_request_has_what_the_planner_needs(name: str) -> None:
+    """A fact that cannot be read cannot refuse."""
+    assert f"self.{name}" in source("vllm.v1.request:Request.__init__")
+
+
+def test_builds_compute_their_whole_tail() -> None:
+    """`skip_reading_prefix_cache` keeps a build from reading blocks that it would then not capture."""
+    assert "not request.skip_reading_prefix_cache" in source(
+        "vllm.v1.core.kv_cache_manager:KVCacheManager.prefix_cache_lookup_enabled"
+    )
+
+
+def test_prefix_store_registers_through_the_coordinator() -> None:
+    """What keeps approximate blocks out of the prefix store wraps this one method of the instance."""
+    assert ["request", "num_computed_tokens"] == parameters(
+        "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.cache_blocks"
+    )
+    assert "coordinator.cache_blocks(" in source("vllm.v1.core.kv_cache_manager:KVCacheManager.cache_blocks")
+
+
+def test_blocks_of_a_request_are_found_by_its_id() -> None:
+    """Loads and captures would have no slots."""
+    assert ["request_id"] == parameters("vllm.v1.core.kv_cache_manager:KVCacheManager.get_block_ids")
+
+
+def test_cache_update_takes_five_arguments() -> None:
+    """Tails are written through it, and builds are kept on their way into it."""
+    assert ["layer", "key", "value", "kv_cache", "slot_mapping"] == parameters(
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionBackendImpl.do_kv_cache_update"
+    )
+
+
+def test_cache_update_is_looked_up_on_the_layers_backend() -> None:
+    """The hook is an attribute of that object; a bound method kept elsewhere would pass it by."""
+    assert "attn_layer.impl.do_kv_cache_update(" in source(
+        "vllm.model_executor.layers.attention.attention:unified_kv_cache_update"
+    )
+
+
+def test_rotary_modules_are_found_and_read() -> None:
+    """The angles of stored keys come from the model's own module."""
+    assert isinstance(import_object("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT"), dict)
+    assert [] == parameters(
+        "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbeddingBase._compute_cos_sin_cache"
+    )
+    assert "self.is_neox_style" in source(
+        "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbeddingBase.__init__"
+    )
+
+
+def test_usage_details_keep_more_fields() -> None:
+    """The report would be dropped from the answer, or the answer refused."""
+    details: Any = import_object("vllm.entrypoints.serve.engine.protocol:PromptTokenUsageInfo")
+
+    assert {"hit": 1} == details(cached_tokens=3, sternpost={"hit": 1}).model_dump()["sternpost"]
+
+
+def test_outputs_are_processed_where_reports_are_carried() -> None:
+    """The wrapper takes the outputs first and passes the rest on."""
+    assert (
+        "engine_core_outputs"
+        == parameters("vllm.v1.engine.output_processor:OutputProcessor.process_outputs")[0]
+    )
+
+
+def test_metrics_are_made_of_these_types() -> None:
+    """The suffix store's figures are registered with the types that vLLM hands over."""
+    text = source("vllm.distributed.kv_transfer.kv_connector.v1.metrics:KVConnectorPromMetrics.__init__")
+
+    for name in ("_gauge_cls", "_counter_cls", "_histogram_cls", "_labelnames", "per_engine_labelvalues"):
+        assert f"self.{name} = " in text
