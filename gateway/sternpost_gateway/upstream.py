@@ -7,6 +7,7 @@ This is the only module of the hot path that knows the HTTP client; its exceptio
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from sternpost_gateway.settings import Limits, Timeouts
 
 AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that the HTTP client would add by itself: an engine receives the client's, or none."""
+
+WHOLE_BYTES_MAX: Final = 512 * 1024
+"""The largest body that is handed to the transport at once; a larger one would hold up all other streams."""
 
 HEADER_BYTES_MAX: Final = 65536
 """Of an engine's status line and of each of its headers."""
@@ -116,7 +120,7 @@ class PooledUpstream:
                         request.method,
                         URL(request.url, encoded=True),
                         headers=request.headers,
-                        data=request.body,
+                        data=_payload(request.body),
                         allow_redirects=False,
                     )
             except TimeoutError as error:
@@ -149,6 +153,13 @@ class PooledResponse:
     def close(self) -> None:
         """End the exchange; an answer that was not read to its end takes its connection with it."""
         self._response.close()
+
+
+def _payload(body: bytes | AsyncIterator[bytes] | None) -> object:
+    """Return a body in the form that the client writes piece by piece when it is large."""
+    if isinstance(body, bytes) and len(body) > WHOLE_BYTES_MAX:
+        return io.BytesIO(body)
+    return body
 
 
 @contextmanager

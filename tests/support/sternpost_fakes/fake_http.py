@@ -134,7 +134,7 @@ class FakeServer:
         if reply.framing == "chunked":
             writer.write(b"0\r\n\r\n")
         await writer.drain()
-        return reply.framing != "close"
+        return reply.framing != "close" and (seen.header("connection") or "").lower() != "close"
 
 
 def head_of(reply: Reply) -> bytes:

@@ -115,7 +115,8 @@ async def running_gateway(
             yield running
         finally:
             server.should_exit = True
-    await serving
+            await client.aclose()
+            await serving
 
 
 async def eventually(condition: Callable[[], bool], seconds_max: float = WAIT_SECONDS_MAX) -> None:

@@ -1,0 +1,291 @@
+"""Bytes that nobody asked to change arrive as they were sent, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sternpost_fakes.engine import EVENT_STREAM, FakeEngine, running_engine
+from sternpost_fakes.fake_http import Reply
+from sternpost_fakes.gateway import RunningGateway, running_gateway
+from sternpost_gateway.settings import Credentials, Settings
+
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "x-request-id"}
+
+ODD_BODIES = [
+    pytest.param(b'{ "model" : "other",\n "messages":[] }', id="white-space"),
+    pytest.param(b'{"temperature":1.0,"seed":2512292042121000001,"x":1E400,"model":"other"}', id="numbers"),
+    pytest.param('{"model":"other","user":"é😀"}'.encode(), id="utf-8"),
+    pytest.param(b'{"model":"other","user":"\\u00e9\\ud83d\\ude00\\/"}', id="escapes"),
+    pytest.param(b'{"model":"other","unknown_vendor_field":{"z":1,"a":[{}]}}', id="unknown-fields"),
+    pytest.param(b'{"model":"other","response_format":{"schema":{"zebra":1,"apple":2}}}', id="schema-order"),
+    pytest.param(b'{"model":"other","messages":[{"role":"tool","content":" a  b\\n"}]}', id="history"),
+]
+
+
+async def raw(url: str, request: bytes) -> bytes:
+    """Send bytes and return all bytes of the answer; the request must ask for the connection's end."""
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), timeout=5)
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def post(body: bytes, path: str = "/v1/chat/completions", *headers: str) -> bytes:
+    """Return a raw request that ends its connection."""
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "host: here",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *headers,
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def parts(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers (names in lower case, without those of the hop) and body, chunks joined."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if headers.get("transfer-encoding") == "chunked":
+        body = unchunked(body)
+    kept = {name: value for name, value in headers.items() if name not in HOP_BY_HOP}
+    return int(first.split(" ")[1]), kept, body
+
+
+def unchunked(body: bytes) -> bytes:
+    """Join the chunks of a complete chunked body."""
+    joined = b""
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size, 16)
+        joined += rest[:length]
+        body = rest[length + 2 :]
+        if length == 0:
+            return joined
+    raise AssertionError("the body has no end")
+
+
+async def both(gateway: RunningGateway, engine: FakeEngine, request: bytes) -> tuple[Any, Any]:
+    """Return the answer through the gateway and the engine's own."""
+    through, direct = await raw(gateway.url, request), await raw(engine.url, request)
+    return parts(through), parts(direct)
+
+
+@pytest.mark.parametrize("body", ODD_BODIES)
+async def test_unmatched_request_is_byte_identical(tmp_path: Path, body: bytes) -> None:
+    """Without a policy the engine gets the client's body and the client the engine's answer."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        through, direct = await both(gateway, engine, post(body))
+
+        assert direct == through
+        assert [body, body] == [seen.body for seen in engine.chats]
+
+
+async def test_unmatched_stream_is_byte_identical(tmp_path: Path) -> None:
+    """A stream without a policy comes through byte for byte, with its own headers only."""
+    body = b'{"model":"other","messages":[{"role":"user","content":"hi"}],"stream":true}'
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        through, direct = await both(gateway, engine, post(body))
+
+        assert direct == through
+        assert b"[DONE]" in through[2]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(b'data: {"a":1}\r\n\r\ndata: [DONE]\r\n\r\n', id="crlf"),
+        pytest.param(b': comment\n\ndata: {"a":1}\n\ndata: [DONE]\n\n', id="comment"),
+        pytest.param(b'data: {"a":\ndata: 1}\n\ndata: [DONE]\n\n', id="two-data-lines"),
+        pytest.param(b'data: {"a":1}\n\ndata: [DONE]', id="no-last-empty-line"),
+        pytest.param(b'event: x\nid: 1\nretry: 5\ndata: {"choices":[],"usage":{"a":1}}\n\n', id="all-fields"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_event_framing_is_kept(tmp_path: Path, stream: bytes, size: int) -> None:
+    """However an engine frames and cuts its events, the client gets the same bytes."""
+    pieces = tuple(stream[index : index + size] for index in range(0, len(stream), size))
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = Reply(headers=EVENT_STREAM, pieces=pieces, framing="chunked")
+        through = parts(await raw(gateway.url, post(b'{"model":"other","stream":true}')))
+
+        assert stream == through[2]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+async def test_every_method_and_path_passes(tmp_path: Path, method: str) -> None:
+    """Below `/v1` the path, the query and the body reach the engine as they were sent."""
+    target = "/v1/files/a%2Fb/content?x=1&y=%20z&y"
+    content = b"\x00binary\xff" if method in ("POST", "PUT", "PATCH") else b""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        response = await gateway.client.request(method, gateway.url + target, content=content)
+        seen = engine.posts(target)[-1]
+
+        assert (200, "yes") == (response.status_code, response.headers["x-upstream"])
+        assert (method, target, content) == (seen.method, seen.target, seen.body)
+
+
+async def test_upload_without_length_streams_through(tmp_path: Path) -> None:
+    """A body of unknown length reaches the engine in chunks, unread and unbounded."""
+
+    async def pieces() -> Any:
+        for number in range(5):
+            yield b"%d" % number * 100_000
+
+    async with (
+        running_engine() as engine,
+        running_gateway(
+            tmp_path,
+            [engine.url],
+            settings=lambda given: replace(given, limits=replace(given.limits, body_bytes_max=1000)),
+        ) as gateway,
+    ):
+        response = await gateway.client.post("/v1/audio/transcriptions", content=pieces())
+        seen = engine.posts("/v1/audio/transcriptions")[-1]
+
+        assert (200, 500_000) == (response.status_code, len(seen.body))
+        assert ("chunked", None) == (seen.header("transfer-encoding"), seen.header("content-length"))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(Reply(status=429, headers=(("retry-after", "2"),), pieces=(b'{"e":1}',)), id="429"),
+        pytest.param(Reply(status=503, pieces=(b'{"e":1}',)), id="503"),
+        pytest.param(Reply(status=404, pieces=(b'{"e":1}',)), id="404"),
+        pytest.param(Reply(status=400, pieces=(b'{"e":1}',), framing="chunked"), id="400-chunked"),
+        pytest.param(Reply(status=200, pieces=(b"until the end",), framing="close"), id="until-close"),
+        pytest.param(Reply(status=204, framing="none"), id="204"),
+        pytest.param(Reply(status=302, headers=(("location", "/elsewhere"),), pieces=(b"",)), id="redirect"),
+    ],
+)
+async def test_engine_answers_pass_as_they_are(tmp_path: Path, reply: Reply) -> None:
+    """An engine's refusal is the engine's: status, headers and body."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = reply
+        through, direct = await both(gateway, engine, post(b'{"model":"qwen","stream":true,"messages":[]}'))
+        for name in [name for name in through[1] if name.startswith("x-sternpost-")]:
+            del through[1][name]
+
+        assert direct == through
+
+
+async def test_compressed_answer_passes_compressed(tmp_path: Path) -> None:
+    """What was asked for compressed comes compressed; nothing is decoded on the way."""
+    packed = gzip.compress(b'{"a":1}')
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = Reply(headers=(("content-encoding", "gzip"),), pieces=(packed,))
+        through = parts(
+            await raw(
+                gateway.url, post(b'{"model":"other"}', "/v1/chat/completions", "accept-encoding: gzip, br")
+            )
+        )
+
+        assert (packed, "gzip") == (through[2], through[1]["content-encoding"])
+        assert "gzip, br" == engine.chats[-1].header("accept-encoding")
+
+
+async def test_no_header_is_added_to_requests(tmp_path: Path) -> None:
+    """An engine gets the client's headers, the request id, and its own host."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        await raw(
+            gateway.url, post(b'{"model":"other"}', "/v1/chat/completions", "X-App: a", "x-request-id: r-1")
+        )
+        names = {name.lower(): value for name, value in engine.chats[-1].headers}
+
+        assert {"host", "content-length", "x-app", "x-request-id"} == set(names)
+        assert ("a", "r-1", engine.url.removeprefix("http://")) == (
+            names["x-app"],
+            names["x-request-id"],
+            names["host"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        pytest.param({}, "Bearer client", id="forward"),
+        pytest.param({"credentials": Credentials.NONE}, None, id="none"),
+        pytest.param(
+            {"credentials": Credentials.REPLACE, "engine_key": "engine"}, "Bearer engine", id="replace"
+        ),
+    ],
+)
+async def test_credentials_reach_the_engine_by_mode(
+    tmp_path: Path, settings: dict[str, Any], expected: str | None
+) -> None:
+    """What an engine sees of secrets is the pool's mode, and never a cookie."""
+
+    def change(given: Settings) -> Settings:
+        return replace(given, **settings)
+
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=change) as gateway,
+    ):
+        headers = {"authorization": "Bearer client", "cookie": "c=1", "x-api-key": "k"}
+        await gateway.client.post("/v1/chat/completions", json={"model": "other"}, headers=headers)
+        seen = engine.chats[-1]
+
+        assert (expected, None, None) == (
+            seen.header("authorization"),
+            seen.header("cookie"),
+            seen.header("x-api-key"),
+        )
+
+
+async def test_pool_without_its_key_answers_itself(tmp_path: Path) -> None:
+    """Where credentials are to be replaced and there are none, nothing is sent."""
+    async with (
+        running_engine() as engine,
+        running_gateway(
+            tmp_path, [engine.url], settings=lambda given: replace(given, credentials=Credentials.REPLACE)
+        ) as gateway,
+    ):
+        response = await gateway.client.post("/v1/chat/completions", json={"model": "other"})
+
+        assert (503, "pool_misconfigured", []) == (
+            response.status_code,
+            response.json()["error"]["code"],
+            engine.chats,
+        )
+
+
+async def test_request_ids_are_echoed(tmp_path: Path) -> None:
+    """A client's id comes back once; without one it is made."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        ours = await gateway.client.get("/v1/models", headers={"x-request-id": "r-1"})
+        made = await gateway.client.get("/v1/models")
+
+        assert ["r-1"] == ours.headers.get_list("x-request-id")
+        assert made.headers["x-request-id"] == engine.posts("/v1/models")[-1].header("x-request-id")
+
+
+async def test_unknown_path_is_not_found(tmp_path: Path) -> None:
+    """What is neither an engine's nor ours is answered in OpenAI's shape, without asking an engine."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        response = await gateway.client.get("/v2/models")
+
+        assert (404, "not_found") == (response.status_code, response.json()["error"]["code"])
+        assert [] == engine.posts("/v2/models")
+
+
+async def test_large_body_is_forwarded_whole(tmp_path: Path) -> None:
+    """An image of many MiB arrives as it was sent."""
+    image = "A" * (12 * 1024 * 1024)
+    body = json.dumps({"model": "other", "messages": [{"role": "user", "content": image}]}).encode()
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        response = await gateway.client.post("/v1/chat/completions", content=body)
+
+        assert (200, True) == (response.status_code, body == engine.chats[-1].body)
