@@ -149,7 +149,7 @@ def test_read_that_waited_is_spliced_when_there_is_room() -> None:
     planner.add(read_facts("read"))
 
     assert None is planner.match("read", 8, Room(9, 1, 99, 9), resumed=False)
-    assert 24 == planner.match("read", 8, Room(10, 1, 99, 9), resumed=False)
+    assert 24 == planner.match("read", 8, Room(10, 1, 10, 1), resumed=False)
 
 
 def test_follower_of_a_build_goes_on_exactly() -> None:

@@ -91,6 +91,18 @@ def test_length_of_a_built_tail(tail_tokens: int, reason: Reason) -> None:
     assert reason is read_wish(build_facts("build", range(tail_tokens)), LIMITS).reason
 
 
+@pytest.mark.parametrize(
+    ("middle_tokens", "reason"),
+    [
+        pytest.param(12, Reason.NOT_BUILT, id="a-fifth"),
+        pytest.param(13, Reason.TAIL_SHARE_TOO_SMALL, id="less"),
+    ],
+)
+def test_share_of_the_prompt(middle_tokens: int, reason: Reason) -> None:
+    """A tail that is just the share is taken: five of twenty-five tokens."""
+    assert reason is read_wish(read_facts("read", range(5), middle=range(middle_tokens)), LIMITS).reason
+
+
 @pytest.mark.parametrize("facts", [READ, BUILD], ids=["read", "build"])
 @pytest.mark.parametrize(
     ("kind", "reason"),
