@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from sternpost_engine.index import Eviction, Found, Record, State, SuffixIndex
-from sternpost_engine.keys import TailIdentity, TailKey, tail_key
+from sternpost_engine.keys import TailKey, tail_key
 from sternpost_fakes.clock import FakeClock
-
-IDENTITY = TailIdentity(mode="rotate", anchor=0, scaffold="s", salt="", epoch=0, lora="", kind="", engine="e")
+from sternpost_fakes.tail_requests import IDENTITY
 
 BEYOND = 99
 """An entry that was never begun."""

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sternpost_engine.index import Eviction, Found, State, SuffixIndex
-from sternpost_engine.keys import TailIdentity, TailKey, tail_key
+from sternpost_engine.keys import TailKey, tail_key
 from sternpost_fakes.clock import FakeClock
+from sternpost_fakes.tail_requests import IDENTITY
 
 BUDGET_BYTES = 16
 """Room for four small tails, or two large ones."""
-
-IDENTITY = TailIdentity(mode="rotate", anchor=0, scaffold="s", salt="", epoch=0, lora="", kind="", engine="e")
 
 KEYS = tuple(
     tail_key(IDENTITY, [number] * length, lambda identity, tokens: tokens[0] % 2)

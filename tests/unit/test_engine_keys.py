@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sternpost_engine.keys import TailIdentity, hash_tail, pack_tokens, tail_key
-
-IDENTITY = TailIdentity(
-    mode="rotate",
-    anchor=0,
-    scaffold="5ca0",
-    salt="tenant",
-    epoch=7,
-    lora="",
-    kind="chat",
-    engine="e1",
-)
+from sternpost_fakes.tail_requests import IDENTITY
 
 CHANGES = [
     pytest.param(field.name, 8 if field.name in ("anchor", "epoch") else "other", id=field.name)

@@ -19,6 +19,8 @@ from sternpost_fakes.tail_requests import (
     block_table,
     build,
     build_facts,
+    complete,
+    fail,
     make_planner,
     read_facts,
 )
@@ -81,7 +83,7 @@ def test_completed_build_is_read() -> None:
     planner.add(read_facts("read"))
     assert 0 == planner.pending_middle("read")
 
-    planner.completed(1)
+    complete(planner, 1)
 
     assert Reason.BUILT is planner.reason("build")
     assert TAIL_START == planner.pending_middle("read")
@@ -106,7 +108,7 @@ def test_build_preempted_after_its_last_capture_is_not_written_again() -> None:
     planner.close_step([("build", 0, BUILD_TOKENS)], block_table)
 
     again = planner.close_step([("build", 0, 12)], block_table)
-    planner.completed(1)
+    complete(planner, 1)
 
     assert Operations() == again
     assert Reason.BUILT is planner.reason("build")
@@ -123,7 +125,7 @@ def test_aborted_build_is_retired() -> None:
     assert {Eviction.ABORTED: 1} == planner.index.evictions
     assert (1,) == planner.close_step([], block_table).drops
     assert planner.add(build_facts("second"))
-    planner.completed(1)
+    complete(planner, 1)
     assert Found.BUILDING is planner.index.look_up(next(planner.index.records()).key).found
 
 
@@ -142,7 +144,7 @@ def test_failed_build_is_retired_and_says_so() -> None:
     planner = make_planner()
     planner.add(build_facts("build"))
 
-    planner.failed(1)
+    fail(planner, 1)
 
     assert Reason.UNSUPPORTED is planner.reason("build")
     assert {Eviction.FAILED: 1} == planner.index.evictions
@@ -150,15 +152,15 @@ def test_failed_build_is_retired_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("complete", "reason"),
+    ("built", "reason"),
     [pytest.param(True, Reason.HIT, id="live"), pytest.param(False, Reason.BUILDING, id="building")],
 )
-def test_second_build_of_a_tail_computes_and_keeps_nothing(complete: bool, reason: Reason) -> None:
+def test_second_build_of_a_tail_computes_and_keeps_nothing(built: bool, reason: Reason) -> None:
     """One build per tail; the other request is served like any other."""
     planner = make_planner()
     planner.add(build_facts("first"))
-    if complete:
-        planner.completed(1)
+    if built:
+        complete(planner, 1)
     planner.close_step([], block_table)
 
     assert not planner.add(build_facts("second"))
@@ -223,8 +225,8 @@ def test_killed_request_neither_builds_nor_reads() -> None:
     ("act", "reason"),
     [
         pytest.param(lambda planner: None, Reason.BUILDING, id="unfinished"),
-        pytest.param(lambda planner: planner.completed(1), Reason.BUILT, id="built"),
-        pytest.param(lambda planner: planner.failed(1), Reason.UNSUPPORTED, id="failed"),
+        pytest.param(lambda planner: complete(planner, 1), Reason.BUILT, id="built"),
+        pytest.param(lambda planner: fail(planner, 1), Reason.UNSUPPORTED, id="failed"),
         pytest.param(lambda planner: planner.reset(), Reason.NOT_BUILT, id="reset"),
     ],
 )
@@ -252,7 +254,7 @@ def test_reset_ends_builds_and_hides_tails() -> None:
 
     planner.reset()
     operations = planner.close_step([("running", 12, 12)], block_table)
-    planner.completed(2)
+    complete(planner, 2)
     planner.add(read_facts("read"))
 
     assert Operations(drops=(1, 2)) == operations

@@ -18,6 +18,7 @@ from sternpost_fakes.tail_requests import (
     block_table,
     build,
     build_facts,
+    complete,
     make_planner,
     read_facts,
 )
@@ -159,7 +160,7 @@ def test_follower_of_a_build_goes_on_exactly() -> None:
     planner.add(read_facts("follower"))
 
     assert 0 == planner.match("follower", 0, WIDE, resumed=False)
-    planner.completed(1)
+    complete(planner, 1)
 
     assert Reason.BUILDING is planner.reason("follower")
     assert 0 == planner.match("follower", 0, WIDE, resumed=False)

@@ -14,7 +14,7 @@ from sternpost_engine.operations import Load, Outcome, Splice
 from sternpost_engine.planner import Room
 from sternpost_engine.rules import Facts, Limits
 from sternpost_fakes.obedient_worker import ObedientWorker
-from sternpost_fakes.tail_requests import BLOCK_SIZE, build_facts, make_planner, read_facts
+from sternpost_fakes.tail_requests import BLOCK_SIZE, build_facts, complete, fail, make_planner, read_facts
 
 STEPS: Final = 250
 """Steps with arrivals; then the simulation goes on until nothing is left."""
@@ -175,9 +175,9 @@ class Simulation:
     def process(self, step: InFlight) -> None:
         """Pass on what the workers answered, and end the requests that have all their outputs."""
         for entry in step.outcome.failed:
-            self.planner.failed(entry)
+            fail(self.planner, entry)
         for entry in step.outcome.completed:
-            self.planner.completed(entry)
+            complete(self.planner, entry)
         for splice in step.failed:
             self.planner.copy_failed(splice.request_id)
             if splice.request_id in self.running:

@@ -103,6 +103,11 @@ def load(request_id: str = "read", entry: int = ENTRY, *, offset: int = 2, count
     return Load(request_id, entry, Span(READ_BLOCKS, 13 + offset, offset, count))
 
 
+def outcome(*completed: int, failed: int | None = None) -> Outcome:
+    """A step's outcome, by the entries."""
+    return Outcome(completed, () if failed is None else (failed,))
+
+
 def hooked(layers: Sequence[Layer]) -> bool:
     """Whether any layer's cache update is not the backend's own."""
     return any("do_kv_cache_update" in vars(layer.module.impl) for layer in layers)
@@ -134,8 +139,8 @@ def test_tail_built_in_chunks_among_other_rows_is_read_at_another_position(
         engine.worker.start(Operations(begins=begins, captures=(capture(offset, count, final=final),)))
         row = (TAIL[offset : offset + count], BUILD_BLOCKS, SCAFFOLD + offset)
         engine.forward([other, row, ([60], READ_BLOCKS, 0)], padding=3)
-        outcome = engine.worker.end()
-    assert Outcome(completed=(ENTRY,)) == outcome
+        ended = engine.worker.end()
+    assert outcome(ENTRY) == ended
     engine.clear()
 
     copied = engine.worker.start(Operations(loads=(load(),)))
@@ -172,7 +177,7 @@ def test_two_builds_of_one_step_are_kept_apart() -> None:
         )
     )
     engine.forward([(other, READ_BLOCKS, SCAFFOLD), (TAIL, BUILD_BLOCKS, SCAFFOLD)])
-    assert Outcome(completed=(1, 2)) == engine.worker.end()
+    assert outcome(1, 2) == engine.worker.end()
     engine.clear()
 
     engine.worker.start(Operations(loads=(load(entry=2, offset=0, count=16),)))
@@ -187,12 +192,12 @@ def test_preempted_build_is_kept_from_its_beginning() -> None:
     engine = Engine()
     engine.worker.start(Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, 15),)))
     engine.forward([(TAIL[:15], BUILD_BLOCKS, SCAFFOLD)])
-    assert Outcome() == engine.worker.end()
+    assert outcome() == engine.worker.end()
 
     engine.worker.start(Operations(captures=(capture(0, len(TAIL), final=True),)))
     engine.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD)])
 
-    assert Outcome(completed=(ENTRY,)) == engine.worker.end()
+    assert outcome(ENTRY) == engine.worker.end()
 
 
 @pytest.mark.parametrize("forward", [True, False], ids=["computed", "nothing-computed"])
@@ -217,7 +222,7 @@ def test_step_without_a_build_hooks_nothing() -> None:
     engine.worker.start(Operations(loads=(load(),)))
 
     assert not hooked(engine.layers)
-    assert Outcome() == engine.worker.end()
+    assert outcome() == engine.worker.end()
 
 
 @pytest.mark.parametrize(
@@ -233,12 +238,12 @@ def test_build_that_is_not_whole_fails(computed: int) -> None:
     if computed:
         engine.forward([(TAIL[:computed], BUILD_BLOCKS, SCAFFOLD)])
 
-    assert Outcome(failed=(ENTRY,)) == engine.worker.end()
+    assert outcome(failed=ENTRY) == engine.worker.end()
 
 
 def test_build_with_wrong_angles_fails() -> None:
     """Its keys would be put at positions that the model knows nothing of."""
-    assert Outcome(failed=(ENTRY,)) == Engine(angles=FakeRotary(frequencies_of(8, 500.0), 500)).build()
+    assert outcome(failed=ENTRY) == Engine(angles=FakeRotary(frequencies_of(8, 500.0), 500)).build()
 
 
 def test_build_without_memory_fails_alone() -> None:
@@ -253,7 +258,7 @@ def test_build_without_memory_fails_alone() -> None:
         logging.getLogger("test"),
     )
 
-    assert Outcome(failed=(ENTRY,)) == engine.build()
+    assert outcome(failed=ENTRY) == engine.build()
     assert frozenset() == engine.worker.entries
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sternpost_core.hint import Hint, Operation
 from sternpost_engine.index import SuffixIndex
-from sternpost_engine.keys import TailHash, hash_tail
+from sternpost_engine.keys import TailHash, TailIdentity, hash_tail
 from sternpost_engine.operations import Operations, Splice
 from sternpost_engine.planner import Room, TailPlanner
 from sternpost_engine.rules import Facts, Limits
@@ -27,6 +27,11 @@ MIDDLE: Final = tuple(range(900, 910))
 
 BLOCK_SIZE: Final = 4
 """Tokens of a KV block."""
+
+IDENTITY: Final = TailIdentity(
+    mode="rotate", anchor=0, scaffold="5ca0", salt="tenant", epoch=7, lora="", kind="chat", engine="e1"
+)
+"""The identity of a tail where a test needs but one."""
 
 WIDE: Final = Room(tokens=1000, rows=100, tokens_max=1000, rows_max=100)
 """Room for whatever a test asks for."""
@@ -93,12 +98,22 @@ def block_table(request_id: str) -> Sequence[int]:
     return range(20)
 
 
+def complete(planner: TailPlanner, entry: int) -> None:
+    """All workers say that they hold the tail whole."""
+    planner.completed(entry)
+
+
+def fail(planner: TailPlanner, entry: int) -> None:
+    """A worker says that it could not build the tail."""
+    planner.failed(entry)
+
+
 def build(planner: TailPlanner, facts: Facts) -> int:
     """Build a tail in one step, and return its entry."""
     assert planner.add(facts), f"a build begins: {planner.reason(facts.request_id)}"
     operations = planner.close_step([(facts.request_id, 0, len(facts.prompt))], block_table)
     entry = operations.begins[-1].entry
-    planner.completed(entry)
+    complete(planner, entry)
     planner.finish(facts.request_id)
     return entry
 
