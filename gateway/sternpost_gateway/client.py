@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
@@ -20,6 +21,9 @@ Result = TypeVar("Result")
 
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods whose requests may have a body."""
+
+LINGER_SECONDS: Final = 1.0
+"""For which a refused body is still read before the connection closes."""
 
 
 class Client:
@@ -166,7 +170,24 @@ class Client:
     async def answer(self, answer: Answer, request_id: str) -> None:
         """Send a whole answer of our own."""
         await self.start(answer.status, (*answer.headers, (b"x-request-id", request_id.encode())))
-        await self.finish(answer.body if self.method != "HEAD" else b"")
+        body = answer.body if self.method != "HEAD" else b""
+        if answer.closes and not self._body_read.is_set():
+            await self.write(body)
+            await self._linger()
+            body = b""
+        await self.finish(body)
+
+    async def _linger(self) -> None:
+        """
+        Read on for a moment, and keep nothing.
+
+        To close while the client still sends would reset the connection, and the client would never see the
+        answer, whose declared length it has in hand by now.
+        """
+        with suppress(TimeoutError, ClientGone):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await self._next()).get("more_body", False):
+                    pass
 
     async def _write(self, message: Message) -> None:
         try:

@@ -138,6 +138,11 @@ class Answer:
     body: bytes
     code: str
 
+    @property
+    def closes(self) -> bool:
+        """Say whether the connection ends with this answer."""
+        return self.status in CLOSING_STATUSES
+
 
 def meaning_of(error: Exception) -> Meaning:
     """Return the meaning of the nearest class in the error's ancestry."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
@@ -51,6 +53,18 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._lifecycle = lifecycle
         self._drain_delay_seconds = drain_delay_seconds
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let signals end the server in an orderly way, and the process with status 0."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Go not ready, wait, close the socket, let requests finish; a second signal skips the wait."""

@@ -39,12 +39,13 @@ class Faults:
 @dataclass(slots=True)
 class FakeEngine:
     """
-    One engine; `words` are what it answers with, one event each.
+    One engine; `words` are what it answers with, one event each, unless `deltas` are given.
 
     `plugin` False makes it an engine without the plugin, `supported` False one that the plugin refuses.
     """
 
     words: tuple[str, ...] = ("ship", "ahoy", "sailor")
+    deltas: tuple[dict[str, Any], ...] = ()
     delay_seconds: float = 0.0
     first_delay_seconds: float = 0.0
     plugin: bool = True
@@ -179,6 +180,9 @@ class FakeEngine:
     def _stream(self, body: Mapping[str, Any], kind: str, usage: Mapping[str, Any]) -> Reply:
         model = body.get("model")
         chunks = [chunk_of(kind, model, [choice_of(kind, word)]) for word in self.words]
+        if self.deltas:
+            choices = ({"index": 0, "delta": delta, "finish_reason": None} for delta in self.deltas)
+            chunks = [chunk_of(kind, model, [choice]) for choice in choices]
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({**chunk_of(kind, model, []), "usage": usage})
         events = [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]

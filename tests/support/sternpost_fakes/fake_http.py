@@ -104,7 +104,8 @@ class FakeServer:
         answering = asyncio.ensure_future(self._answer(seen, writer))
         try:
             await asyncio.wait({leaving, answering}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            broken = answering.done() and isinstance(answering.exception(), ConnectionError)
+            if broken or not answering.done():
                 self.aborts += 1
                 return False
             return answering.result()
