@@ -45,6 +45,13 @@ class Mode(StrEnum):
     ANCHOR = "anchor"
 
 
+class Correction(StrEnum):
+    """What a stored tail's KV is: as it was after the scaffold, or the mean over representative middles."""
+
+    NONE = "none"
+    CALIBRATED = "calibrated"
+
+
 class Reason(StrEnum):
     """Why a request did, or did not, reuse a tail. The values are metric labels."""
 
@@ -80,7 +87,8 @@ class Hint:
 
     `prefix_tokens` and `tail_tokens` count the prompt's first and last tokens that the policy calls fixed;
     `head`, `last` and `match` count tail tokens to compute afresh; `scaffold` is the id of the tokens that
-    the tail's KV is encoded after. A build's prompt is scaffold + tail and nothing else.
+    the tail's KV is encoded after. A build's prompt is scaffold + tail and nothing else; `insert` says where in
+    the scaffold a middle would stand, which a calibration needs to know.
     """
 
     op: Operation
@@ -94,6 +102,8 @@ class Hint:
     match: int = 0
     kind: str = ""
     scaffold: str = ""
+    correction: Correction = Correction.NONE
+    insert: int = 0
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the hint as the engine reads it, `v` first."""
@@ -171,6 +181,14 @@ def _speaks_our_version(mapping: Mapping[Any, Any]) -> bool:
     return _is_count(version) and version == HINT_VERSION
 
 
+_ENUMERATED: Final[Mapping[str, type[StrEnum]]] = {
+    "op": Operation,
+    "mode": Mode,
+    "correction": Correction,
+}
+"""The fields of a hint whose values are listed."""
+
+
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, StrEnum) else value
 
@@ -185,8 +203,8 @@ def _is_count(value: object) -> bool:
 
 def _read_field(name: str, value: object, faults: list[Fault]) -> Any:
     path = f"{HINT_FIELD}.{name}"
-    if name in ("op", "mode"):
-        kind: type[StrEnum] = Operation if name == "op" else Mode
+    kind = _ENUMERATED.get(name)
+    if kind is not None:
         if isinstance(value, str) and value in set(kind):
             return kind(value)
         faults.append(Fault(path, describe(value), _choices(kind)))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import psutil  # type: ignore[import-untyped]
 import torch
@@ -28,7 +28,8 @@ from sternpost_core.clock import SystemClock
 from sternpost_core.hint import Reason
 from sternpost_engine.engine_identity import describe_engine
 from sternpost_engine.index import State, SuffixIndex
-from sternpost_engine.operations import Operations, Outcome, Splice
+from sternpost_engine.language import read_language
+from sternpost_engine.operations import Built, Operations, Outcome, Splice
 from sternpost_engine.planner import Room, TailPlanner
 from sternpost_engine.rotary import rotation_of
 from sternpost_engine.rules import Facts, Limits
@@ -53,17 +54,17 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class OutcomeMetadata(KVConnectorWorkerMetadata):
-    """What the workers did, on its way to the scheduler: per entry, how many workers hold it whole."""
+    """What the workers did, on its way to the scheduler: how many workers hold each tail or sample whole."""
 
-    completed: dict[int, int]
-    failed: set[int]
+    completed: dict[Built, int]
+    failed: set[Built]
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> OutcomeMetadata:
         """Add another worker's outcome."""
         assert isinstance(other, OutcomeMetadata)
         completed = {
-            entry: self.completed.get(entry, 0) + other.completed.get(entry, 0)
-            for entry in self.completed.keys() | other.completed.keys()
+            built: self.completed.get(built, 0) + other.completed.get(built, 0)
+            for built in self.completed.keys() | other.completed.keys()
         }
         return OutcomeMetadata(completed, self.failed | other.failed)
 
@@ -186,6 +187,20 @@ class SternpostConnector(KVConnectorBase_V1):
         return self.scheduler_side
 
 
+NO_ROOM = Room(tokens=0, rows=0, tokens_max=0, rows_max=0)
+"""Under a scheduler that lets nothing ride along."""
+
+
+class RidingScheduler(Protocol):
+    """What the scheduler's side needs of the scheduler."""
+
+    def room(self) -> Room:
+        """Return what is left in the step that is being scheduled."""
+
+    def take_room(self, splice: Splice) -> None:
+        """Take the room of a splice's rows."""
+
+
 class SchedulerSide:
     """The planner, and the requests that it follows."""
 
@@ -201,9 +216,17 @@ class SchedulerSide:
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
             tail_share_min=settings.tail_share_min,
         )
-        self.planner = TailPlanner(index, limits, engine=describe_engine(vllm_config), supported=supported)
+        reading = read_language(vllm_config, settings) if supported else None
+        self.planner = TailPlanner(
+            index,
+            limits,
+            engine=describe_engine(vllm_config),
+            supported=supported,
+            calibrator=reading.calibrator if reading is not None else None,
+            marker=reading.marker if reading is not None else None,
+        )
         self.kv_cache_manager: Any = None
-        self.room = Room(tokens=0, rows=0, tokens_max=0, rows_max=0)
+        self.scheduler: RidingScheduler | None = None
         self._workers = vllm_config.parallel_config.tensor_parallel_size
         self._requests: dict[str, Request] = {}
         self._hits: dict[str, int] = {}
@@ -221,7 +244,8 @@ class SchedulerSide:
         """Ask the planner; remember the hit for the admission that may follow."""
         began = time.perf_counter()
         self._hits[request.request_id] = hit
-        tokens = self.planner.match(request.request_id, hit, self.room, resumed=request.num_preemptions > 0)
+        room = self.scheduler.room() if self.scheduler is not None else NO_ROOM
+        tokens = self.planner.match(request.request_id, hit, room, resumed=request.num_preemptions > 0)
         self._match_seconds.append(time.perf_counter() - began)
         lost_splice = self.planner.reason(request.request_id) is Reason.PREEMPTED
         if lost_splice and request.prefill_stats is not None:
@@ -232,9 +256,8 @@ class SchedulerSide:
     def admit(self, request: Request) -> None:
         """Plan the splice, and take its room."""
         splice = self.planner.admit(request.request_id, self._hits[request.request_id])
-        self.room = replace(
-            self.room, tokens=self.room.tokens - splice.middle_tokens, rows=self.room.rows - 1
-        )
+        assert self.scheduler is not None, "a request is admitted by a scheduler that lets middles ride along"
+        self.scheduler.take_room(splice)
 
     def close_step(self, scheduled: Mapping[str, int]) -> Operations:
         """Return the step's operations."""
@@ -247,13 +270,13 @@ class SchedulerSide:
 
     def answer(self, outcome: OutcomeMetadata) -> None:
         """Pass on what the workers did: a tail is live when every worker holds it."""
-        for entry in outcome.failed:
-            self.planner.failed(entry)
-        for entry, workers in outcome.completed.items():
+        for built in outcome.failed:
+            self.planner.failed(built)
+        for built, workers in outcome.completed.items():
             if workers == self._workers:
-                self.planner.completed(entry)
+                self.planner.completed(built)
             else:
-                self.planner.failed(entry)
+                self.planner.failed(built)
 
     def step_done(self, splices: Sequence[Splice]) -> None:
         """The step's output has been processed."""
@@ -372,13 +395,18 @@ def facts_of(request: Request) -> Facts:
         prompt=request.prompt_token_ids or (),
         transfer=transfer,
         salt=request.cache_salt or "",
-        lora=request.lora_request.lora_name if request.lora_request is not None else "",
+        lora=_adapter(request.lora_request),
         pooling=request.pooling_params is not None,
         prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
         multimodal=bool(request.mm_features) or request.prompt_embeds is not None,
         remote_kv=remote,
         resumable=request.resumable,
     )
+
+
+def _adapter(lora: Any) -> str:
+    """Name an adapter so that another one under the same name is another adapter."""
+    return "" if lora is None else f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}"
 
 
 def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:

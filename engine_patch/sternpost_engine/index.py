@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -55,7 +55,12 @@ class Found(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """What the index knows about one stored tail. Times are seconds of the index's monotonic clock."""
+    """
+    What the index knows about one stored tail.
+
+    Times are seconds of the index's monotonic clock. `calibrated` says that there is room for means, and
+    `variants` are those that are ready.
+    """
 
     entry: int
     key: TailKey
@@ -65,6 +70,8 @@ class Record:
     last_read: float
     hits: int = 0
     references: int = 0
+    calibrated: bool = False
+    variants: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +143,18 @@ class SuffixIndex:
             return Lookup(Found.LIVE if record.state is State.LIVE else Found.BUILDING, record)
         return Lookup(Found.FALSE_HIT if entries else Found.ABSENT)
 
-    def begin(self, key: TailKey) -> Record | None:
+    def begin(self, key: TailKey, copies: int = 1) -> Record | None:
         """
         Reserve room for a tail that is about to be built; None when there is no room to be had.
 
-        One build per key: the caller looks the key up first.
+        `copies` is how often the tail's KV is held: once, or once more for each mean and for a sample. One
+        build per key: the caller looks the key up first.
         """
         assert self.look_up(key).record is None, "one build per key"
         room = self.room_for(key.length)
-        if room is None or not self._make_room(room):
+        if room is None or not self._make_room(room * copies):
             return None
+        room *= copies
         now = self._clock.monotonic()
         record = Record(self._next_entry, key, room, State.BUILDING, last_write=now, last_read=now)
         self._next_entry += 1

@@ -36,6 +36,7 @@ class TailIdentity:
     lora: str
     kind: str
     engine: str
+    correction: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

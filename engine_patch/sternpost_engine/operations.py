@@ -1,14 +1,18 @@
 """
 What the scheduler side tells the workers to do to the suffix store in one step.
 
-The worker carries the operations out in this order: drops, begins, loads (before the forward), captures
-(during the forward). Steps arrive in order, so a drop can never overtake a load of the same tail.
+The worker carries the operations out in this order: drops, begins, finished means, loads (before the
+forward), captures (during the forward). Steps arrive in order, so a drop can never overtake a load of the
+same tail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from sternpost_engine.calibration import AS_BUILT, SCAFFOLD, Mix
+from sternpost_engine.matching import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +40,34 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Copy a stored tail's KV to a request's blocks, keys rotated to their true positions."""
+    """Copy a tail's KV, in this mix of variants, to a request's blocks, keys rotated to their positions."""
 
     request_id: str
     entry: int
     span: Span
+    mix: Mix = AS_BUILT
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Keep the KV that this forward computes for a run of a build's tail; `final` ends the build."""
+    """
+    Keep the KV that this forward computes for a run of a tail; `final` ends the build, or the sample.
+
+    A sample's KV goes into the mean of its variant.
+    """
 
     entry: int
     span: Span
     final: bool
+    variant: int = SCAFFOLD
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A tail's KV after the scaffold, or one sample of one of its variants."""
+
+    entry: int
+    variant: int = SCAFFOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +76,7 @@ class Operations:
 
     drops: Sequence[int] = ()
     begins: Sequence[Begin] = ()
+    finished: Sequence[Built] = ()
     loads: Sequence[Load] = ()
     captures: Sequence[Capture] = ()
 
@@ -69,7 +88,8 @@ class Splice:
 
     `hit` tokens come from the prefix store, tokens up to `exact` are the middle (with the tail's head), which
     rides along as a row of its own, tokens up to `copied` come from the suffix store, the rest up to `total`
-    are the request's own row.
+    are the request's own row. `runs` are tokens among the copied ones, by their offsets from `tail`, that are
+    computed afresh all the same, each run as a row of its own.
     """
 
     request_id: str
@@ -78,21 +98,35 @@ class Splice:
     exact: int
     copied: int
     total: int
+    tail: int = 0
+    runs: tuple[Run, ...] = ()
+    mix: Mix = AS_BUILT
 
     @property
     def middle_tokens(self) -> int:
-        """The tokens that the extra row computes."""
+        """The tokens that the middle's row computes."""
         return self.exact - self.hit
 
     @property
+    def matched_tokens(self) -> int:
+        """The tokens that the runs' rows compute."""
+        return sum(run.count for run in self.runs)
+
+    @property
     def suffix_tokens(self) -> int:
-        """The tokens that come from the suffix store."""
-        return self.copied - self.exact
+        """The tokens whose KV comes from the suffix store."""
+        return self.copied - self.exact - self.matched_tokens
+
+    @property
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """The rows that ride along: each one's first position and the position behind its last."""
+        runs = ((self.tail + run.offset, self.tail + run.end) for run in self.runs)
+        return ((self.hit, self.exact), *runs)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the workers did in one step: entries whose KV is whole, and entries whose build failed."""
+    """What the workers did in one step: the tails and samples that are whole, and those that failed."""
 
-    completed: Sequence[int] = field(default_factory=tuple)
-    failed: Sequence[int] = field(default_factory=tuple)
+    completed: Sequence[Built] = field(default_factory=tuple)
+    failed: Sequence[Built] = field(default_factory=tuple)

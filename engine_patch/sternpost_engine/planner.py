@@ -16,19 +16,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
-from sternpost_core.hint import Hint, Operation, Reason
-from sternpost_engine.index import Eviction, Found, SuffixIndex
+from sternpost_core.hint import Correction, Hint, Operation, Reason
+from sternpost_engine.calibration import LENGTHS, SCAFFOLD, Calibrator, Job, Sample, mix_for
+from sternpost_engine.index import Eviction, Found, Record, SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, TailKey, hash_tail, tail_key
-from sternpost_engine.operations import Begin, Capture, Load, Operations, Span, Splice
+from sternpost_engine.marking import Marker
+from sternpost_engine.matching import Run
+from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
 from sternpost_engine.rules import Facts, Limits, read_wish
+
+OWN_ROWS: Final = 2
+"""A read takes two rows of the batch at least: its own, and the middle's."""
+
+CALIBRATED_COPIES: Final = 1 + len(LENGTHS) + 1
+"""A calibrated tail is held as it was built, once per mean, and once for the sample in work."""
+
+SAMPLE_PREFIX: Final = "sternpost-calibration"
+"""Begins the id of a calibration's request; no request of a client can have it, for vLLM makes the ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     """
-    What is left in a step for rows that ride along: their tokens, and the reads whose two rows fit the batch.
+    What is left in a step for rows that ride along: their tokens, and rows of the batch.
 
     The maxima are what the emptiest step would have.
     """
@@ -60,9 +72,14 @@ class _Track:
     spliced: bool = False
     exact: int | None = None
     deferrals: int = 0
+    prompt: Sequence[int] = ()
+    runs: tuple[Run, ...] | None = None
+    sample: Sample | None = None
 
     @property
     def tail_start(self) -> int:
+        if self.sample is not None:
+            return self.total - self.sample.tail_tokens
         return self.total - (self.hint.tail_tokens if self.hint else 0)
 
 
@@ -79,7 +96,8 @@ class TailPlanner:
     Decides for each request and each step what the suffix store does.
 
     `engine` is the engine's own part of every tail's identity. `supported` is False where the compatibility
-    gate refused: then every hinted request is served exactly, with that reason.
+    gate refused: then every hinted request is served exactly, with that reason. Without a calibrator tails
+    stay as they were built, without a marker nothing is matched.
     """
 
     def __init__(
@@ -90,6 +108,8 @@ class TailPlanner:
         engine: str,
         supported: bool = True,
         hash_function: TailHash = hash_tail,
+        calibrator: Calibrator | None = None,
+        marker: Marker | None = None,
     ) -> None:
         self.index = index
         self.limits = limits
@@ -98,6 +118,10 @@ class TailPlanner:
         self._engine = engine
         self._supported = supported
         self._hash_function = hash_function
+        self._calibrator = calibrator
+        self._marker = marker
+        self._jobs: dict[int, Job] = {}
+        self._finished: list[Built] = []
         self._tracks: dict[str, _Track] = {}
         self._step = _Step()
 
@@ -109,6 +133,9 @@ class TailPlanner:
 
         A build must compute its whole tail, so the caller keeps it from reading the prefix store.
         """
+        if facts.request_id in self._tracks:
+            # A calibration's sample, which the planner made itself.
+            return True
         wish = read_wish(facts, self.limits)
         track = _Track(total=len(facts.prompt), reason=wish.reason)
         self._tracks[facts.request_id] = track
@@ -120,12 +147,18 @@ class TailPlanner:
         track.hint = wish.hint
         tail = tuple(facts.prompt[track.tail_start :])
         track.key = tail_key(self._identity(facts, wish.hint), tail, self._hash_function)
-        return wish.hint.op is Operation.BUILD and self._begin_build(track, tail)
+        if wish.hint.op is Operation.BUILD:
+            return self._begin_build(track, facts, tail)
+        track.prompt = facts.prompt
+        return False
 
     def finish(self, request_id: str) -> None:
         """Let a request go: it ended, well or not. A build that was not completed is given up."""
         track = self._tracks.pop(request_id, None)
         if track is None:
+            return
+        if track.sample is not None:
+            self._end_sample(track.sample, computed=not track.building)
             return
         self.requests[track.reason] += 1
         if track.building and track.entry is not None:
@@ -141,6 +174,22 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return track.exact if track is not None else None
 
+    def next_sample(self, now: float, *, idle: bool) -> tuple[str, Sample] | None:
+        """Return a calibration's next request, its id and sample, when it may be computed now."""
+        sample = self._calibrator.next_sample(now, idle=idle) if self._calibrator is not None else None
+        if sample is None:
+            return None
+        request_id = f"{SAMPLE_PREFIX}-{sample.entry}-{sample.variant}-{sample.number}"
+        self._tracks[request_id] = _Track(
+            total=len(sample.prompt),
+            reason=Reason.NOT_ASKED,
+            entry=sample.entry,
+            building=True,
+            exact=0,
+            sample=sample,
+        )
+        return request_id, sample
+
     # -- scheduling a step ------------------------------------------------------------------------------
 
     def pending_middle(self, request_id: str) -> int:
@@ -150,7 +199,7 @@ class TailPlanner:
             return 0
         if track.hint.op is not Operation.READ or self.index.look_up(track.key).found is not Found.LIVE:
             return 0
-        return track.tail_start + track.hint.head
+        return track.tail_start + track.hint.head + track.hint.match
 
     def match(self, request_id: str, hit: int, room: Room, *, resumed: bool) -> int | None:
         """
@@ -166,7 +215,9 @@ class TailPlanner:
         refusal = self._refuse(track, hit, room)
         if refusal is not None:
             return self._give_up(track, refusal)
-        if self._middle(track, hit) > room.tokens or room.rows < 1:
+        runs = self._runs(track, hit, room)
+        tokens = self._middle(track, hit) + sum(run.count for run in runs)
+        if tokens > room.tokens or OWN_ROWS + len(runs) > room.rows:
             track.deferrals += 1
             return None if track.deferrals <= self.limits.deferrals_max else self._give_up(track, Reason.BUSY)
         # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
@@ -180,7 +231,19 @@ class TailPlanner:
         self.index.acquire(track.entry)
         self.lookups[Found.LIVE] += 1
         track.reason, track.spliced = Reason.HIT, True
-        splice = Splice(request_id, track.entry, hit, track.exact, self._copied(track), track.total)
+        job, record = self._jobs.get(track.entry), self.index.record(track.entry)
+        ready = sorted(record.variants) if record is not None else []
+        splice = Splice(
+            request_id,
+            track.entry,
+            hit,
+            exact=track.exact,
+            copied=self._copied(track),
+            total=track.total,
+            tail=track.tail_start,
+            runs=track.runs or (),
+            mix=mix_for(track.tail_start - (job.insert if job is not None else 0), ready),
+        )
         self._step.splices.append(splice)
         return splice
 
@@ -200,10 +263,15 @@ class TailPlanner:
             for request_id, first, count in scheduled
             if (capture := self._capture(request_id, first, count, block_table)) is not None
         ]
+        drops = tuple(self.index.take_freed())
+        for entry in drops:
+            self._forget(entry)
+        finished, self._finished = tuple(self._finished), []
         return Operations(
-            drops=tuple(self.index.take_freed()),
+            drops=drops,
             # A build that was given up before its first step is among the drops, which come first.
             begins=tuple(begin for begin in step.begins if self.index.record(begin.entry) is not None),
+            finished=tuple(built for built in finished if self.index.record(built.entry) is not None),
             loads=tuple(self._load(splice, block_table) for splice in step.splices),
             captures=tuple(captures),
         )
@@ -215,19 +283,23 @@ class TailPlanner:
         for splice in splices:
             self.index.release(splice.entry)
 
-    def completed(self, entry: int) -> None:
-        """All workers hold the tail's KV whole."""
-        self.index.complete(entry)
-        for track in self._tracks.values():
-            if track.entry == entry and track.building:
-                track.reason, track.building = Reason.BUILT, False
+    def completed(self, built: Built) -> None:
+        """All workers hold the tail's KV whole, or have taken the sample into its mean."""
+        if built.variant == SCAFFOLD:
+            self.index.complete(built.entry)
+            self._start_calibration(built.entry)
+        for track in self._building(built):
+            track.reason, track.building = Reason.BUILT, False
+            if track.sample is not None and track.sample.final:
+                self._mean_ready(built)
 
-    def failed(self, entry: int) -> None:
-        """A worker could not build the tail, or did not trust what it built."""
-        self.index.retire(entry, Eviction.FAILED)
-        for track in self._tracks.values():
-            if track.entry == entry and track.building:
-                track.reason, track.building = Reason.UNSUPPORTED, False
+    def failed(self, built: Built) -> None:
+        """A worker could not build the tail, or did not trust what it built; a sample is taken again."""
+        if built.variant != SCAFFOLD:
+            return
+        self.index.retire(built.entry, Eviction.FAILED)
+        for track in self._building(built):
+            track.reason, track.building = Reason.UNSUPPORTED, False
 
     def copy_failed(self, request_id: str) -> None:
         """A worker could not copy the tail to the request's blocks: vLLM computes it exactly instead."""
@@ -239,7 +311,7 @@ class TailPlanner:
         """Make every tail unreachable; readers of the running step finish with what they have."""
         self.index.retire_all(Eviction.RESET)
         for track in self._tracks.values():
-            if track.building:
+            if track.building and track.sample is None:
                 track.reason, track.building = Reason.NOT_BUILT, False
 
     # -- details ----------------------------------------------------------------------------------------
@@ -253,22 +325,89 @@ class TailPlanner:
             epoch=hint.epoch,
             lora=facts.lora,
             kind=hint.kind,
+            correction=hint.correction.value,
             engine=self._engine,
         )
 
-    def _begin_build(self, track: _Track, tail: tuple[int, ...]) -> bool:
-        assert track.key is not None
+    def _begin_build(self, track: _Track, facts: Facts, tail: tuple[int, ...]) -> bool:
+        assert track.key is not None and track.hint is not None
         lookup = self.index.look_up(track.key)
         if lookup.record is not None:
             track.reason = Reason.HIT if lookup.found is Found.LIVE else Reason.BUILDING
             return False
-        record = self.index.begin(track.key)
+        record = self._reserve(track.key, track.hint)
         if record is None:
             track.reason = Reason.POOL_FULL
             return False
         track.entry, track.building, track.reason = record.entry, True, Reason.BUILDING
+        scaffold = tuple(facts.prompt[: track.tail_start])
+        self._jobs[record.entry] = Job(
+            record.entry, scaffold, min(track.hint.insert, len(scaffold)), tail, track.hint.kind, facts.lora
+        )
+        if self._marker is not None:
+            self._marker.learn(record.entry, tail)
         self._step.begins.append(Begin(record.entry, tail))
         return True
+
+    def _reserve(self, key: TailKey, hint: Hint) -> Record | None:
+        """Make room, for the means too where they are asked for; a tail without means is better than none."""
+        if hint.correction is Correction.CALIBRATED and self._calibrator is not None:
+            record = self.index.begin(key, CALIBRATED_COPIES)
+            if record is not None:
+                record.calibrated = True
+                return record
+        return self.index.begin(key)
+
+    def _start_calibration(self, entry: int) -> None:
+        record, job = self.index.record(entry), self._jobs.get(entry)
+        if self._calibrator is not None and job is not None and record is not None and record.calibrated:
+            self._calibrator.want(job)
+
+    def _mean_ready(self, built: Built) -> None:
+        record = self.index.record(built.entry)
+        if record is not None:
+            record.variants.add(built.variant)
+            self._finished.append(built)
+
+    def _end_sample(self, sample: Sample, *, computed: bool) -> None:
+        if self._calibrator is not None:
+            self._calibrator.done(sample, computed=computed)
+
+    def _building(self, built: Built) -> list[_Track]:
+        return [
+            track
+            for track in self._tracks.values()
+            if track.building
+            and track.entry == built.entry
+            and (track.sample.variant if track.sample is not None else SCAFFOLD) == built.variant
+        ]
+
+    def _forget(self, entry: int) -> None:
+        self._jobs.pop(entry, None)
+        if self._calibrator is not None:
+            self._calibrator.forget(entry)
+        if self._marker is not None:
+            self._marker.forget(entry)
+
+    def _runs(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
+        """Find the tail's tokens that the middle points at, once per request, as far as any step has room."""
+        if track.runs is None:
+            track.runs = self._mark(track, hit, room)
+        return track.runs
+
+    def _mark(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
+        assert track.hint is not None
+        if self._marker is None or track.entry is None or track.hint.match == 0:
+            return ()
+        runs = self._marker.mark(
+            track.entry,
+            track.prompt[track.hint.prefix_tokens : track.tail_start],
+            first=track.hint.head,
+            end=track.hint.tail_tokens - max(track.hint.last, 1),
+            tokens_max=min(track.hint.match, room.tokens_max - self._middle(track, hit)),
+        )
+        longest = sorted(runs, key=lambda run: -run.count)[: max(room.rows_max - OWN_ROWS, 0)]
+        return tuple(sorted(longest, key=lambda run: run.offset))
 
     def _refuse(self, track: _Track, hit: int, room: Room) -> Reason | None:
         assert track.key is not None
@@ -277,7 +416,7 @@ class TailPlanner:
             return Reason.PREFIX_COVERS
         if middle > room.tokens_max:
             return Reason.MIDDLE_TOO_LONG
-        if room.rows_max < 1:
+        if room.rows_max < OWN_ROWS:
             return Reason.BUSY
         lookup = self.index.look_up(track.key)
         if lookup.found is Found.LIVE and lookup.record is not None:
@@ -307,7 +446,7 @@ class TailPlanner:
             offset=splice.exact - track.tail_start,
             count=splice.suffix_tokens,
         )
-        return Load(splice.request_id, splice.entry, span)
+        return Load(splice.request_id, splice.entry, span, splice.mix)
 
     def _capture(self, request_id: str, first: int, count: int, block_table: BlockTable) -> Capture | None:
         track = self._tracks.get(request_id)
@@ -320,4 +459,5 @@ class TailPlanner:
         # A build that is preempted while its last capture is in flight computes its tail again. Nothing of
         # that is kept: the tail may be live by then.
         track.captured = end == track.total
-        return Capture(track.entry, span, final=track.captured)
+        variant = track.sample.variant if track.sample is not None else SCAFFOLD
+        return Capture(track.entry, span, final=track.captured, variant=variant)

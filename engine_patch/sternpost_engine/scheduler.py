@@ -1,23 +1,26 @@
 """
 vLLM's scheduler with the middle as a second row.
 
-Four things, and no more, differ from vLLM's own: room is kept in a step for rows that ride along, the rows
-are added to what vLLM scheduled, blocks past a request's exact part are kept out of the prefix store, and
-each request's counts and reason are reported with its first output.
+Five things, and no more, differ from vLLM's own: room is kept in a step for rows that ride along, the rows
+are added to what vLLM scheduled, blocks past a request's exact part are kept out of the prefix store, samples
+for calibration are computed when the engine is idle, and each request's counts and reason are reported with
+its first output.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any, Final
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.request import Request
 
 from sternpost_core.hint import HINT_FIELD, Reason, Report
-from sternpost_engine.connector import OutcomeMetadata, SchedulerSide, SternpostConnector
+from sternpost_engine.connector import NO_ROOM, OutcomeMetadata, SchedulerSide, SternpostConnector
 from sternpost_engine.operations import Splice
-from sternpost_engine.planner import Room
+from sternpost_engine.planner import OWN_ROWS, Room
 
 ORDINARY_SHARE_MIN: Final = 0.25
 """The share of a step's tokens that stays with ordinary rows, whatever rides along."""
@@ -25,33 +28,51 @@ ORDINARY_SHARE_MIN: Final = 0.25
 ORDINARY_TOKENS_SPARE: Final = 64
 """Tokens kept for the last tokens of requests admitted in the step, beside one per running row."""
 
-ROW_SUFFIX: Final = "#sternpost-middle"
+ROW_MARK: Final = "#sternpost-row-"
 """Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
 
 
 class SternpostScheduler(AsyncScheduler):
     """Schedules as vLLM does, and lets middles ride along."""
 
+    max_num_scheduled_tokens: int
+    max_num_active_reqs: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert isinstance(self.connector, SternpostConnector), "--kv-transfer-config names SternpostConnector"
         assert self.connector.scheduler_side is not None
         self._side: SchedulerSide = self.connector.scheduler_side
-        self._tokens_full: int = self.max_num_scheduled_tokens
+        self._tokens_full = self.max_num_scheduled_tokens
+        self._active_full = self.max_num_active_reqs
+        self._extra_rows = 0
+        self._room = NO_ROOM
         self._splices: dict[int, tuple[Splice, ...]] = {}
         self._engine_id: str = self.vllm_config.instance_id
+        self._side.scheduler = self
         self._keep_approximate_out()
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Schedule one step, with room for the middles of waiting reads."""
-        room = self._room()
-        self._side.room = room
-        self.max_num_scheduled_tokens = self._tokens_full - room.tokens
+        self._extra_rows = 0
+        self._room = self._make_room()
+        self.max_num_scheduled_tokens = self._tokens_full - self._room.tokens
         try:
-            output = super().schedule(throttle_prefills)
+            return super().schedule(throttle_prefills)
         finally:
             self.max_num_scheduled_tokens = self._tokens_full
-        return output
+            self.max_num_active_reqs = self._active_full
+
+    def room(self) -> Room:
+        """Return what is left in the step; rows are counted anew, because vLLM admits others meanwhile."""
+        return replace(self._room, rows=self._rows_left())
+
+    def take_room(self, splice: Splice) -> None:
+        """Take a splice's tokens and rows; vLLM must not give the rows to others in this step."""
+        tokens = splice.middle_tokens + splice.matched_tokens
+        self._room = replace(self._room, tokens=self._room.tokens - tokens)
+        self._extra_rows += len(splice.rows)
+        self.max_num_active_reqs = min(self._active_full, self.max_num_running_reqs - self._extra_rows)
 
     def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
         """Take the step's splices before the connector closes the step."""
@@ -86,6 +107,7 @@ class SternpostScheduler(AsyncScheduler):
         }
         outputs: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)
         self._side.step_done(splices)
+        self._calibrate()
         for engine_outputs in outputs.values():
             for output in engine_outputs.outputs:
                 self._report(output, reasons)
@@ -93,57 +115,61 @@ class SternpostScheduler(AsyncScheduler):
 
     # -- room -----------------------------------------------------------------------------------------------
 
-    def _room(self) -> Room:
+    def _make_room(self) -> Room:
         running = len(self.running)
         ordinary = max(int(self._tokens_full * ORDINARY_SHARE_MIN), running + ORDINARY_TOKENS_SPARE)
         most = max(self._tokens_full - ordinary, 0)
-        # An admitted read takes two rows of the batch: its own, and the middle's.
-        rows = (self.max_num_running_reqs - running) // 2
+        rows = self._rows_left()
         return Room(
             tokens=min(self._wanted(rows), most),
             rows=rows,
             tokens_max=most,
-            rows_max=self.max_num_running_reqs // 2,
+            rows_max=self.max_num_running_reqs,
         )
 
+    def _rows_left(self) -> int:
+        return int(self.max_num_running_reqs) - len(self.running) - self._extra_rows
+
     def _wanted(self, rows: int) -> int:
+        """How many tokens the waiting reads want to let ride along, as far as there are rows for them."""
         wanted = 0
         for request in self.waiting:
-            if rows < 1:
+            if rows < OWN_ROWS:
                 break
             tokens = self._side.planner.pending_middle(request.request_id)
             wanted += tokens
-            rows -= 1 if tokens else 0
+            rows -= OWN_ROWS if tokens else 1
         return wanted
 
-    # -- the extra row --------------------------------------------------------------------------------------
+    # -- the extra rows -------------------------------------------------------------------------------------
 
     def _ride_along(self, scheduler_output: Any, splice: Splice) -> None:
         """
-        Add the middle's row: a partial prefill over the request's own blocks, never sampled.
+        Add the rows of the middle and of the matched runs: partial prefills over the request's own blocks.
 
-        It is a new request to the worker, and reported finished with the next step; nothing depends on
-        rewinding or jumping a counter of the request itself.
+        Each is a new request to the worker, never sampled, and reported finished with the next step; nothing
+        depends on rewinding or jumping a counter of the request itself.
         """
-        row = next(new for new in scheduler_output.scheduled_new_reqs if new.req_id == splice.request_id)
-        row_id = splice.request_id + ROW_SUFFIX
-        tokens = row.prompt_token_ids[: splice.exact + 1]
-        middle = replace(
-            row,
-            req_id=row_id,
-            prompt_token_ids=tokens,
-            prefill_token_ids=None if row.prefill_token_ids is None else list(tokens),
-            sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
-            block_ids=tuple(list(blocks) for blocks in row.block_ids),
-            num_computed_tokens=splice.hit,
-        )
-        scheduler_output.scheduled_new_reqs.insert(0, middle)
-        scheduler_output.num_scheduled_tokens[row_id] = splice.middle_tokens
-        scheduler_output.total_num_scheduled_tokens += splice.middle_tokens
-        self.finished_req_ids.add(row_id)
+        own = next(new for new in scheduler_output.scheduled_new_reqs if new.req_id == splice.request_id)
+        for number, (first, end) in enumerate(splice.rows):
+            row_id = f"{splice.request_id}{ROW_MARK}{number}"
+            tokens = own.prompt_token_ids[: end + 1]
+            row = replace(
+                own,
+                req_id=row_id,
+                prompt_token_ids=tokens,
+                prefill_token_ids=None if own.prefill_token_ids is None else list(tokens),
+                sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
+                block_ids=tuple(list(blocks) for blocks in own.block_ids),
+                num_computed_tokens=first,
+            )
+            scheduler_output.scheduled_new_reqs.insert(0, row)
+            scheduler_output.num_scheduled_tokens[row_id] = end - first
+            scheduler_output.total_num_scheduled_tokens += end - first
+            self.finished_req_ids.add(row_id)
 
     def _correct_counts(self, splice: Splice) -> None:
-        """Take the middle out of what vLLM counted as loaded: it is computed, by the extra row."""
+        """Take what the extra rows compute out of what vLLM counted as loaded."""
         request = self.requests[splice.request_id]
         if request.prefill_stats is not None:
             request.prefill_stats.set(
@@ -153,9 +179,10 @@ class SternpostScheduler(AsyncScheduler):
             )
         stats = self.connector_prefix_cache_stats
         if stats is not None:
-            stats.hits -= splice.middle_tokens
+            computed = splice.middle_tokens + splice.matched_tokens
+            stats.hits -= computed
             for source in stats.hits_by_source:
-                stats.hits_by_source[source] -= splice.middle_tokens
+                stats.hits_by_source[source] -= computed
                 break
 
     # -- isolation ------------------------------------------------------------------------------------------
@@ -170,6 +197,24 @@ class SternpostScheduler(AsyncScheduler):
             cache_blocks(request, num_computed_tokens if exact is None else min(num_computed_tokens, exact))
 
         coordinator.cache_blocks = cache_exact_blocks
+
+    # -- calibration ----------------------------------------------------------------------------------------
+
+    def _calibrate(self) -> None:
+        """Schedule a calibration's next sample, when nothing else wants the engine."""
+        idle = not self.running and not self.waiting
+        taken = self._side.planner.next_sample(time.monotonic(), idle=idle)
+        if taken is None:
+            return
+        request_id, sample = taken
+        self.add_request(
+            Request(
+                request_id=request_id,
+                prompt_token_ids=list(sample.prompt),
+                sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
+                pooling_params=None,
+            )
+        )
 
     # -- answers --------------------------------------------------------------------------------------------
 

@@ -15,6 +15,9 @@ from sternpost_engine.index import BUCKET_TOKENS
 
 SUBJECT = "kv_connector_extra_config"
 
+CALIBRATION_SAMPLES_MAX = 64
+"""More middles than this were no better in any trial."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -22,7 +25,8 @@ class EngineSettings:
     How large the suffix store may grow, and which tails it takes.
 
     `pool_fraction` is a share of the memory that is free when the engine has loaded its weights and laid out
-    its KV cache; `pool_bytes`, where it is not 0, is used instead.
+    its KV cache; `pool_bytes`, where it is not 0, is used instead. `calibration_texts` is a folder of the
+    tails' owner's texts, empty for the generic set; `calibration_samples` middles are taken per length.
     """
 
     pool_fraction: float = 0.2
@@ -30,6 +34,8 @@ class EngineSettings:
     tail_tokens_min: int = 256
     tail_tokens_max: int = 4096
     tail_share_min: float = 0.2
+    calibration_texts: str = ""
+    calibration_samples: int = 8
 
 
 _Check = tuple[Callable[[object], bool], str]
@@ -82,6 +88,11 @@ def _checks() -> dict[str, _Check]:
         "tail_tokens_min": count,
         "tail_tokens_max": count,
         "tail_share_min": share,
+        "calibration_texts": (lambda value: isinstance(value, str), "a folder's path, or empty"),
+        "calibration_samples": (
+            lambda value: _is_integer(value) and 1 <= _number(value) <= CALIBRATION_SAMPLES_MAX,
+            f"an integer from 1 to {CALIBRATION_SAMPLES_MAX}",
+        ),
     }
 
 

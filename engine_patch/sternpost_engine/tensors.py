@@ -2,7 +2,8 @@
 The tensors of stored tails, on a worker.
 
 A tail's value is, per layer, K before rotation in float32 and V in the model's dtype, contiguous, with the
-shapes [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim].
+shapes [tokens, kv_heads, head_dim] and [tokens, kv_heads, value_dim]. It is held once as it was built after
+the scaffold, and once more for each calibrated mean.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from sternpost_engine.calibration import SCAFFOLD
 
 DUPLICATE_TOLERANCE = 0.02
 """How far apart two first-layer keys of one token may lie, as a share of the largest: bf16's rounding."""
@@ -27,10 +30,9 @@ class LayerShape:
 
 
 @dataclass(slots=True)
-class StoredTail:
-    """One tail's KV, and how many tokens of each layer have been written."""
+class TailKV:
+    """One copy of a tail's KV over all layers, and how many tokens of each layer have been written."""
 
-    tokens: tuple[int, ...]
     keys: list[torch.Tensor]
     values: list[torch.Tensor]
     written: list[int]
@@ -42,10 +44,54 @@ class StoredTail:
         self.values[layer][offset : offset + count] = values
         self.written[layer] = offset + count if offset == 0 else self.written[layer] + count
 
+    def clear(self) -> None:
+        """Count nothing as written, so that the next sample cannot be taken for this one."""
+        self.written = [0] * len(self.written)
+
     @property
     def whole(self) -> bool:
         """Whether every layer holds every token."""
-        return all(count == len(self.tokens) for count in self.written)
+        return all(count == keys.shape[0] for count, keys in zip(self.written, self.keys, strict=True))
+
+
+@dataclass(slots=True)
+class Mean:
+    """The running mean of samples, in float32 until it is complete."""
+
+    kv: TailKV
+    samples: int = 0
+
+    def add(self, sample: TailKV) -> None:
+        """Take one more sample into the mean."""
+        self.samples += 1
+        share = 1.0 / self.samples
+        for mean, new in zip(self.kv.keys, sample.keys, strict=True):
+            mean.lerp_(new, share)
+        for mean, new in zip(self.kv.values, sample.values, strict=True):
+            mean.lerp_(new.to(torch.float32), share)
+
+    def complete(self, shapes: Sequence[LayerShape]) -> None:
+        """Round the values to the model's dtype, once."""
+        self.kv.values = [value.to(shape.dtype) for value, shape in zip(self.kv.values, shapes, strict=True)]
+
+
+@dataclass(slots=True)
+class StoredTail:
+    """A tail's token ids, its KV after the scaffold, and its means; `sample` is being computed."""
+
+    tokens: tuple[int, ...]
+    scaffold: TailKV
+    means: dict[int, Mean]
+    sample: TailKV | None = None
+
+    def variant(self, number: int) -> TailKV:
+        """
+        Return one copy of the tail's KV.
+
+        Raises:
+            KeyError: when there is no such mean.
+        """
+        return self.scaffold if number == SCAFFOLD else self.means[number].kv
 
     def rotation_holds(self) -> bool:
         """
@@ -57,23 +103,27 @@ class StoredTail:
         pairs = _repeated(self.tokens)
         if not pairs:
             return True
-        keys = self.keys[0]
+        keys = self.scaffold.keys[0]
         first = keys[[pair[0] for pair in pairs]]
         second = keys[[pair[1] for pair in pairs]]
         return bool((first - second).abs().max() <= DUPLICATE_TOLERANCE * keys.abs().max())
 
 
-def allocate(tokens: tuple[int, ...], shapes: Sequence[LayerShape], device: torch.device) -> StoredTail:
-    """Make room for a tail with these token ids."""
-    count = len(tokens)
-    return StoredTail(
-        tokens=tokens,
+def allocate(
+    tokens: int, shapes: Sequence[LayerShape], device: torch.device, *, precise: bool = False
+) -> TailKV:
+    """Make room for one copy of so many tokens; `precise` holds the values in float32 too, for a mean."""
+    return TailKV(
         keys=[
-            torch.empty((count, shape.kv_heads, shape.head_dim), dtype=torch.float32, device=device)
+            torch.zeros((tokens, shape.kv_heads, shape.head_dim), dtype=torch.float32, device=device)
             for shape in shapes
         ],
         values=[
-            torch.empty((count, shape.kv_heads, shape.value_dim), dtype=shape.dtype, device=device)
+            torch.zeros(
+                (tokens, shape.kv_heads, shape.value_dim),
+                dtype=torch.float32 if precise else shape.dtype,
+                device=device,
+            )
             for shape in shapes
         ],
         written=[0] * len(shapes),

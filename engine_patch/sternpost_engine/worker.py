@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from sternpost_engine.operations import Begin, Capture, Load, Operations, Outcome, Span
+from sternpost_engine.calibration import SCAFFOLD, Mix
+from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
 from sternpost_engine.rotary import Rotation
-from sternpost_engine.tensors import LayerShape, StoredTail, allocate
+from sternpost_engine.tensors import LayerShape, Mean, StoredTail, TailKV, allocate
 
 CacheUpdate = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 """The attention backend's cache update: layer, keys, values, the layer's pages, slots."""
@@ -54,6 +55,7 @@ class SuffixWorker:
         logger: logging.Logger,
     ) -> None:
         self._layers = tuple(layers)
+        self._shapes = tuple(layer.shape for layer in self._layers)
         self._rotation = rotation
         self._block_size = block_size
         self._device = device
@@ -75,6 +77,8 @@ class SuffixWorker:
             self._tails.pop(entry, None)
         for begin in operations.begins:
             self._begin(begin)
+        for built in operations.finished:
+            self.finish_mean(built)
         copied = self._load_all(operations.loads)
         self._captures = [(capture, self._slots(capture.span)) for capture in operations.captures]
         if self._captures:
@@ -85,9 +89,16 @@ class SuffixWorker:
         """Close the step after the forward: say which builds are whole, and which failed."""
         captures, self._captures = self._captures, []
         self._unhook()
-        finals = [capture.entry for capture, _ in captures if capture.final]
-        completed = [entry for entry in finals if self._sound(entry)]
-        return Outcome(tuple(completed), tuple(entry for entry in finals if entry not in completed))
+        finals = [Built(capture.entry, capture.variant) for capture, _ in captures if capture.final]
+        completed = [built for built in finals if self._settle(built)]
+        return Outcome(tuple(completed), tuple(built for built in finals if built not in completed))
+
+    def finish_mean(self, built: Built) -> None:
+        """All samples of a mean are in: round it once, and give the sample's room back."""
+        tail = self._tails.get(built.entry)
+        if tail is not None and built.variant in tail.means:
+            tail.means[built.variant].complete(self._shapes)
+            tail.sample = None
 
     # -- loads --------------------------------------------------------------------------------------------
 
@@ -107,18 +118,22 @@ class SuffixWorker:
 
     def _load(self, load: Load) -> None:
         tail, span = self._tails[load.entry], load.span
-        assert tail.whole, "a tail is read when it is whole"
+        assert tail.scaffold.whole, "a tail is read when it is whole"
         slots = self._slots(span)
-        run = slice(span.offset, span.offset + span.count)
         turns = {
             heads: self._rotation.turn(span.position, span.count, heads)
             for heads in {layer.shape.kv_heads for layer in self._layers}
         }
         for index, layer in enumerate(self._layers):
             rotated = self._scratch_for(layer.shape, span.count)
-            turns[layer.shape.kv_heads].apply(tail.keys[index][run], rotated)
+            keys, values = _mixed(tail, index, span, load.mix)
+            turns[layer.shape.kv_heads].apply(keys, rotated)
             layer.module.impl.do_kv_cache_update(
-                layer.module, rotated.to(layer.shape.dtype), tail.values[index][run], layer.pages, slots
+                layer.module,
+                rotated.to(layer.shape.dtype),
+                values.to(layer.shape.dtype),
+                layer.pages,
+                slots,
             )
 
     def _scratch_for(self, shape: LayerShape, count: int) -> torch.Tensor:
@@ -140,9 +155,13 @@ class SuffixWorker:
     # -- builds -------------------------------------------------------------------------------------------
 
     def _begin(self, begin: Begin) -> None:
-        shapes = [layer.shape for layer in self._layers]
+        scaffold = self._allocate(begin.entry, len(begin.tokens))
+        if scaffold is not None:
+            self._tails[begin.entry] = StoredTail(begin.tokens, scaffold, means={})
+
+    def _allocate(self, entry: int, tokens: int, *, precise: bool = False) -> TailKV | None:
         try:
-            self._tails[begin.entry] = allocate(begin.tokens, shapes, self._device)
+            return allocate(tokens, self._shapes, self._device, precise=precise)
         except RuntimeError as error:
             # The device has no memory left. The build is served like any other request and ends as not whole.
             self._logger.warning("no room for tail %d: %s", begin.entry, type(error).__name__)
@@ -179,24 +198,63 @@ class SuffixWorker:
         values: torch.Tensor,
         slots: torch.Tensor,
     ) -> None:
-        tail = self._tails.get(capture.entry)
+        target = self._target(capture)
         rows = torch.isin(slots, wanted).nonzero().squeeze(-1)
-        if tail is None or rows.numel() != capture.span.count:
+        if target is None or rows.numel() != capture.span.count:
             return
         shape = self._layers[index].shape
         rotated = keys[rows].view(-1, shape.kv_heads, shape.head_dim).to(torch.float32)
         unrotated = torch.empty_like(rotated)
         self._rotation.unrotate(rotated, capture.span.position, unrotated)
-        tail.put(
+        target.put(
             index, capture.span.offset, unrotated, values[rows].view(-1, shape.kv_heads, shape.value_dim)
         )
 
-    def _sound(self, entry: int) -> bool:
-        tail = self._tails.get(entry)
-        if tail is None or not tail.whole:
-            self._logger.warning("build of tail %d is not whole", entry)
+    def _target(self, capture: Capture) -> TailKV | None:
+        tail = self._tails.get(capture.entry)
+        if tail is None or capture.variant == SCAFFOLD:
+            return tail.scaffold if tail is not None else None
+        if tail.sample is None:
+            tail.sample = self._allocate(capture.entry, len(tail.tokens))
+        return tail.sample
+
+    def _settle(self, built: Built) -> bool:
+        tail = self._tails.get(built.entry)
+        if tail is None:
+            self._logger.warning("tail %d is gone", built.entry)
+            return False
+        return self._sound(built, tail) if built.variant == SCAFFOLD else self._add_sample(built, tail)
+
+    def _sound(self, built: Built, tail: StoredTail) -> bool:
+        if not tail.scaffold.whole:
+            self._logger.warning("build of tail %d is not whole", built.entry)
             return False
         if not tail.rotation_holds():
-            self._logger.warning("build of tail %d: keys do not turn as this model's do", entry)
+            self._logger.warning("build of tail %d: keys do not turn as this model's do", built.entry)
             return False
         return True
+
+    def _add_sample(self, built: Built, tail: StoredTail) -> bool:
+        if tail.sample is None or not tail.sample.whole:
+            return False
+        mean = tail.means.get(built.variant)
+        if mean is None:
+            kv = self._allocate(built.entry, len(tail.tokens), precise=True)
+            if kv is None:
+                return False
+            mean = tail.means[built.variant] = Mean(kv)
+        mean.add(tail.sample)
+        tail.sample.clear()
+        return True
+
+
+def _mixed(tail: StoredTail, layer: int, span: Span, mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a run's keys and values in this mix of variants; one variant alone is not copied."""
+    run = slice(span.offset, span.offset + span.count)
+    first, *rest = ((tail.variant(variant), share) for variant, share in mix.shares)
+    keys, values = first[0].keys[layer][run], first[0].values[layer][run]
+    for kv, share in rest:
+        # Two variants at most, whose shares add up to 1.
+        keys = torch.lerp(keys, kv.keys[layer][run], share)
+        values = torch.lerp(values, kv.values[layer][run], share)
+    return keys, values

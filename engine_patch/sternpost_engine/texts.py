@@ -1,0 +1,160 @@
+"""
+The texts that calibration takes its middles from.
+
+Either the set that ships with the product, a start for any traffic, or texts of the tail's owner, which are
+better: four of the owner's are worth more than sixteen of anybody's. A folder of texts holds `*.jsonl` files
+with one object a line, `{"kind": "question", "text": "..."}` or `{"kind": "conversation", "messages":
+[...]}`, and `*.txt` files of one text each, whose kind is the part of the name before the first dot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from sternpost_core.errors import Fault, SettingsError
+
+TEXTS_MAX: Final = 2000
+"""So many texts are read at most; more would only make the engine's start slow."""
+
+TEXT_CHARACTERS_MAX: Final = 200_000
+"""Longer texts are cut: no middle needs more."""
+
+JOINT: Final = "\n\n"
+"""Stands between texts that are joined to make a long middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text, or one conversation as a list of messages, and its kind."""
+
+    kind: str
+    content: str | tuple[Mapping[str, Any], ...]
+
+
+class Encoder(Protocol):
+    """Makes token ids as a prompt has them."""
+
+    def text(self, text: str) -> Sequence[int]:
+        """Return a text's token ids, without special tokens."""
+
+    def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Return what stands between the first user message's beginning and the last one's end."""
+
+
+class CalibrationTexts:
+    """Makes middles of a wanted kind and length, the same for the same number every time."""
+
+    def __init__(self, texts: Sequence[Text], encoder: Encoder) -> None:
+        self._by_kind: dict[str, list[Text]] = {}
+        for text in texts:
+            self._by_kind.setdefault(text.kind, []).append(text)
+        self._encoder = encoder
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that there are texts of."""
+        return tuple(sorted(self._by_kind))
+
+    def middle(self, kind: str, number: int, tokens: int) -> tuple[int, ...]:
+        """
+        Return the `number`th middle of a kind, `tokens` long, or shorter where the texts give no more.
+
+        Without a kind, or with one that there are no texts of, the kinds take turns.
+        """
+        if not self._by_kind or tokens < 1:
+            return ()
+        taken = kind if kind in self._by_kind else self.kinds[number % len(self.kinds)]
+        texts = self._by_kind[taken]
+        first = (number * _STRIDE) % len(texts)
+        ordered = texts[first:] + texts[:first]
+        ids: tuple[int, ...] = ()
+        used: list[Text] = []
+        for text in ordered:
+            used.append(text)
+            ids = self._encode(used)
+            if len(ids) >= tokens:
+                break
+        return ids[:tokens]
+
+    def words_of_each(self, words: Callable[[Sequence[int]], Sequence[str]]) -> list[Sequence[str]]:
+        """Return each text's words, by a function from token ids to words."""
+        return [words(self._encode([text])) for texts in self._by_kind.values() for text in texts]
+
+    def _encode(self, texts: Sequence[Text]) -> tuple[int, ...]:
+        if isinstance(texts[0].content, str):
+            return tuple(self._encoder.text(JOINT.join(str(text.content) for text in texts)))
+        messages: list[Mapping[str, Any]] = []
+        for text in texts:
+            # A conversation ends with a question; without it the next one's first message can follow.
+            messages = [
+                *messages[:-1],
+                *(message for message in text.content if isinstance(message, Mapping)),
+            ]
+        return tuple(self._encoder.conversation(messages))
+
+
+_STRIDE: Final = 7
+"""Neighbouring numbers take texts that lie apart, so that few samples are a fair choice of all."""
+
+
+def generic_texts() -> tuple[Text, ...]:
+    """Return the set that ships with the product."""
+    lines = files("sternpost_engine").joinpath("data/generic.jsonl").read_text("utf-8").splitlines()
+    return tuple(_from_line(line, f"generic.jsonl:{number}") for number, line in enumerate(lines, 1) if line)
+
+
+def read_texts(folder: Path) -> tuple[Text, ...]:
+    """
+    Read an owner's folder of texts.
+
+    Raises:
+        SettingsError: when the folder is not there, is empty, or a line is not such an object.
+    """
+    if not folder.is_dir():
+        raise SettingsError(
+            "calibration texts", [Fault("calibration_texts", str(folder), "a folder of texts")]
+        )
+    texts: list[Text] = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".jsonl":
+            lines = path.read_text("utf-8").splitlines()
+            texts += [
+                _from_line(line, f"{path.name}:{number}") for number, line in enumerate(lines, 1) if line
+            ]
+        elif path.suffix == ".txt":
+            kind = path.name.split(".")[0] if path.name.count(".") > 1 else ""
+            texts.append(Text(kind, path.read_text("utf-8")[:TEXT_CHARACTERS_MAX]))
+    if not texts:
+        allowed = "a folder with *.jsonl or *.txt files that are not empty"
+        raise SettingsError("calibration texts", [Fault("calibration_texts", str(folder), allowed)])
+    return tuple(texts[:TEXTS_MAX])
+
+
+def _from_line(line: str, place: str) -> Text:
+    allowed = 'an object with "text", or with "messages" that end with one of the user\'s'
+    try:
+        item = json.loads(line)
+    except ValueError:
+        raise SettingsError("calibration texts", [Fault(place, "no JSON", allowed)]) from None
+    if isinstance(item, dict) and isinstance(item.get("text"), str) and item["text"].strip():
+        return Text(str(item.get("kind", "")), item["text"][:TEXT_CHARACTERS_MAX])
+    if isinstance(item, dict) and _is_conversation(item.get("messages")):
+        return Text(str(item.get("kind", "conversation")), tuple(item["messages"]))
+    raise SettingsError("calibration texts", [Fault(place, "another object", allowed)])
+
+
+def _is_conversation(messages: Any) -> bool:
+    if not isinstance(messages, list) or not messages:
+        return False
+    sound = all(
+        isinstance(message, dict)
+        and message.get("role") in ("user", "assistant")
+        and isinstance(message.get("content"), str)
+        for message in messages
+    )
+    return sound and bool(messages[-1]["role"] == "user")
