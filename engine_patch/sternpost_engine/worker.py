@@ -164,7 +164,8 @@ class SuffixWorker:
             return allocate(tokens, self._shapes, self._device, precise=precise)
         except RuntimeError as error:
             # The device has no memory left. The build is served like any other request and ends as not whole.
-            self._logger.warning("no room for tail %d: %s", begin.entry, type(error).__name__)
+            self._logger.warning("no room for tail %d: %s", entry, type(error).__name__)
+            return None
 
     def _hook(self) -> None:
         for index, layer in enumerate(self._layers):
