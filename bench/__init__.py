@@ -1,0 +1,1 @@
+"""Benchmarks that a reader can run again, and the demonstration."""
