@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sternpost_core.content import ContentId, short
-from sternpost_core.hint import Hint, Mode, Operation, Reason
+from sternpost_core.hint import Correction, Hint, Mode, Operation, Reason
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
 from sternpost_gateway.fleet import Engine
@@ -45,13 +45,14 @@ FAILED_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A tail that a request would have liked to find; `mode` and `anchor` are the policy's."""
+    """A tail that a request would have liked to find; `mode`, `anchor` and `correction` are the policy's."""
 
     template: Template
     key: TailKey
     tokens_min: int
     mode: Mode = Mode.ROTATE
     anchor: int = 0
+    correction: Correction = Correction.NONE
 
 
 class TailBuilder:
@@ -72,6 +73,11 @@ class TailBuilder:
             self._start_build(engine, wish, facts)
         elif facts is None:
             self._start_learning(engine, wish)
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def close(self) -> None:
         """Stop everything that is under way."""
@@ -145,7 +151,11 @@ class TailBuilder:
 
 
 def build_hint(wish: Wish, facts: TailFacts) -> Hint:
-    """Return the hint of a build: its prompt is scaffold + tail, so the scaffold is the prefix."""
+    """
+    Return the hint of a build: its prompt is scaffold + tail, so the scaffold is the prefix.
+
+    A middle would stand where the renderings of two made-up messages begin to differ.
+    """
     return Hint(
         op=Operation.BUILD,
         prefix_tokens=len(facts.scaffold),
@@ -154,4 +164,6 @@ def build_hint(wish: Wish, facts: TailFacts) -> Hint:
         mode=wish.mode,
         anchor=wish.anchor,
         scaffold=facts.scaffold_id,
+        correction=wish.correction,
+        insert=min(facts.prefix_tokens, len(facts.scaffold)),
     )

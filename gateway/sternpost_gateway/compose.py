@@ -20,7 +20,7 @@ from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.canonicalize import HINT_FIELD, SALT_FIELD
 from sternpost_gateway.fleet import Engine, Info, Plugin
-from sternpost_gateway.plan import Planned, hint_mode
+from sternpost_gateway.plan import Planned
 from sternpost_gateway.segment import raw_member
 from sternpost_gateway.tails import Refused, Tails, TailState
 from sternpost_gateway.tokens import TailFacts
@@ -121,12 +121,13 @@ def _read_hint(suffix_cache: SuffixCache, wish: Wish, facts: TailFacts) -> Hint:
         prefix_tokens=facts.prefix_tokens,
         tail_tokens=len(facts.tail),
         epoch=wish.key.epoch,
-        mode=hint_mode(suffix_cache),
+        mode=wish.mode,
         anchor=wish.anchor,
         head=suffix_cache.recompute.head,
         last=suffix_cache.recompute.last,
         match=suffix_cache.recompute.match,
         scaffold=facts.scaffold_id,
+        correction=wish.correction,
     )
 
 

@@ -120,8 +120,6 @@ class Pipeline:
         try:
             identified = identify(received, parts.policies(), parts.kills())
             return plan(segment(canonicalize(identified)), parts.secret, parts.versions)
-        except SternpostError:
-            raise
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()

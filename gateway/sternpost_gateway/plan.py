@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from sternpost_core import policy as policies
 from sternpost_core.content import content_id
-from sternpost_core.hint import Mode
+from sternpost_core.hint import Correction, Mode
 from sternpost_core.jsonspan import Document, Edit, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
 from sternpost_core.kill import KillLevel
@@ -175,12 +176,19 @@ def _wish(segmented: Segmented, document: Document, salt: str) -> Wish:
         tokens_min=tail.min_tokens if tail else 0,
         mode=hint_mode(policy.suffix_cache),
         anchor=policy.suffix_cache.anchor if policy.suffix_cache.mode is SuffixMode.ANCHOR else 0,
+        correction=hint_correction(policy.suffix_cache),
     )
 
 
 def hint_mode(suffix_cache: SuffixCache) -> Mode:
     """Return the policy's mode as hints say it."""
     return Mode.ANCHOR if suffix_cache.mode is SuffixMode.ANCHOR else Mode.ROTATE
+
+
+def hint_correction(suffix_cache: SuffixCache) -> Correction:
+    """Return the policy's correction as hints say it."""
+    is_calibrated = suffix_cache.correction is policies.Correction.CALIBRATED
+    return Correction.CALIBRATED if is_calibrated else Correction.NONE
 
 
 def _template(document: Document, chat: Chat) -> Template:

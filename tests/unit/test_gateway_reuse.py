@@ -86,14 +86,16 @@ async def test_build_contains_no_word_of_a_user(tmp_path: Path) -> None:
         build, read = json.loads(engine.builds[0].body), json.loads(engine.chats[-1].body)
         hint, read_hint = (body["kv_transfer_params"]["sternpost"] for body in (build, read))
         scaffold = {"messages": [SYSTEM, {"role": "user", "content": ""}], "add_generation_prompt": False}
+        opening = {"messages": [SYSTEM], "add_generation_prompt": False}
         whole = {"messages": [SYSTEM, {"role": "user", "content": ""}, TAIL]}
 
         assert engine.render(whole) == build["prompt"]
         assert len(engine.render(scaffold)) == hint["prefix_tokens"]
         assert len(build["prompt"]) == hint["prefix_tokens"] + hint["tail_tokens"]
         assert build["cache_salt"] == read["cache_salt"]
-        assert {key: hint[key] for key in ("tail_tokens", "scaffold", "epoch", "mode")} == {
-            key: read_hint[key] for key in ("tail_tokens", "scaffold", "epoch", "mode")
+        assert len(engine.render(opening)) + len(("<start>", "user")) == hint["insert"]
+        assert {key: hint[key] for key in ("tail_tokens", "scaffold", "epoch", "mode", "correction")} == {
+            key: read_hint[key] for key in ("tail_tokens", "scaffold", "epoch", "mode", "correction")
         }
         assert not any(b"Warm" in seen.body for seen in (*engine.builds, *engine.posts("/tokenize")))
 

@@ -369,6 +369,8 @@ def test_built_tail_is_read() -> None:
         "last": 32,
         "match": 0,
         "kind": "",
+        "correction": "calibrated",
+        "insert": 0,
         "scaffold": "c" * 64,
     } == body_of(composed)["kv_transfer_params"]["sternpost"]
 

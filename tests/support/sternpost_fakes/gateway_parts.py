@@ -1,0 +1,102 @@
+"""The parts of a gateway without a network: for tests of the pipeline alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from sternpost_core.policy_match import PolicySet
+from sternpost_fakes.clock import FakeClock
+from sternpost_gateway.admit import Admission
+from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.engine_api import EngineApi
+from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.forward import Forward
+from sternpost_gateway.kills import KillTable
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.pipeline import Parts
+from sternpost_gateway.record import Recorder
+from sternpost_gateway.route import LeastLoaded, TailAffinity
+from sternpost_gateway.settings import Settings
+from sternpost_gateway.tails import Tails
+from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
+from sternpost_gateway.versions import Versions
+
+ENGINE = Engine("http://engine")
+
+
+@dataclass(slots=True)
+class FakeResponse:
+    """An answer that is there already."""
+
+    status: int = 200
+    headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),)
+    pieces: list[bytes] = field(default_factory=lambda: [b"{}"])
+    closed: bool = False
+
+    async def read(self) -> bytes:
+        """Return the next piece."""
+        return self.pieces.pop(0) if self.pieces else b""
+
+    def close(self) -> None:
+        """Note that the exchange is over."""
+        self.closed = True
+
+
+@dataclass(slots=True)
+class FakeUpstream:
+    """Answers every request, or raises what it is given; keeps what it was sent."""
+
+    error: Exception | None = None
+    sent: list[UpstreamRequest] = field(default_factory=list)
+    responses: list[FakeResponse] = field(default_factory=list)
+
+    async def open(self) -> None:
+        """Do nothing."""
+
+    async def send(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Answer, or fail."""
+        self.sent.append(request)
+        if self.error is not None:
+            raise self.error
+        self.responses.append(FakeResponse())
+        return self.responses[-1]
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def make_parts(
+    upstream: FakeUpstream, registry: CollectorRegistry, policies: PolicySet | None = None
+) -> Parts:
+    """Return the parts of a gateway with one ready engine behind `upstream`."""
+    clock = FakeClock()
+    settings = Settings(policies=Path("policies"), engines=(ENGINE.url,))
+    metrics = Metrics(registry)
+    tails = Tails(clock)
+    fleet = Fleet([ENGINE], tails.forget_engine)
+    fleet.probed(ENGINE, True)
+    chance = random.Random(1)
+    no_network = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
+    return Parts(
+        settings=settings,
+        secret=b"s" * 32,
+        clock=clock,
+        policies=lambda: policies or PolicySet(()),
+        kills=KillTable,
+        admission=Admission(settings.limits, chance),
+        fleet=fleet,
+        tails=tails,
+        builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
+        versions=Versions(None),
+        affinity=TailAffinity(chance),
+        least_loaded=LeastLoaded(chance),
+        forward=Forward(upstream, settings),
+        recorder=Recorder(metrics, tails, fleet),
+        metrics=metrics,
+    )

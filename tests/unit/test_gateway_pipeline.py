@@ -1,0 +1,114 @@
+"""The pipeline by itself: what a failure in any of its parts means for the request."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sternpost_core.policy_match import PolicySet
+from sternpost_fakes.gateway_parts import ENGINE, FakeUpstream, make_parts
+from sternpost_gateway.errors import ConnectFailed, FirstByteTimeout
+from sternpost_gateway.fleet import FAILURES_MAX
+from sternpost_gateway.pipeline import Parts, Pipeline
+from sternpost_gateway.route import Candidate, Choice
+
+SECRET_TEXT = "text of a user"
+BODY = json.dumps({"model": "qwen", "messages": [{"role": "user", "content": SECRET_TEXT}]}).encode()
+
+
+async def post(parts: Parts, body: bytes = BODY, path: str = "/v1/chat/completions") -> httpx.Response:
+    """Send one request through a pipeline."""
+    transport = httpx.ASGITransport(Pipeline(parts))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        return await client.post(path, content=body)
+
+
+def fail(*_: object) -> NoReturn:
+    """Fail as a part of ours might, with the user's text in the error."""
+    raise KeyError(SECRET_TEXT)
+
+
+class FailingStrategy:
+    """A strategy that is broken."""
+
+    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
+        """Fail."""
+        fail()
+
+
+async def test_failing_decision_passes_the_request_plainly(caplog: pytest.LogCaptureFixture) -> None:
+    """An error of ours while deciding costs no request, changes no byte, and tells no one the user's text."""
+    upstream, registry = FakeUpstream(), CollectorRegistry()
+    parts = replace(make_parts(upstream, registry), policies=fail)
+    with caplog.at_level(logging.DEBUG):
+        response = await post(parts)
+
+    assert (200, BODY) == (response.status_code, upstream.sent[0].body)
+    assert 1 == registry.get_sample_value("sternpost_gateway_fallthroughs_total")
+    assert "KeyError" in caplog.text and SECRET_TEXT not in caplog.text
+
+
+async def test_failing_part_is_answered_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """An error of ours elsewhere is a 500 in OpenAI's shape, and frees what was held."""
+    upstream, registry = FakeUpstream(), CollectorRegistry()
+    parts = make_parts(upstream, registry)
+    broken = replace(parts, affinity=FailingStrategy())
+    response = await post(broken)
+
+    assert (500, "internal_error") == (response.status_code, response.json()["error"]["code"])
+    assert SECRET_TEXT not in response.text + caplog.text
+    assert (0, 0) == (parts.admission.in_flight, parts.admission.body_bytes)
+
+
+async def test_answer_is_closed_at_its_end() -> None:
+    """The connection goes back to its pool when the answer has been relayed."""
+    upstream = FakeUpstream()
+    response = await post(make_parts(upstream, CollectorRegistry()))
+
+    assert (b"{}", [True]) == (response.content, [answer.closed for answer in upstream.responses])
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        pytest.param(ConnectFailed("x"), 1, id="refused-by-the-only-engine"),
+        pytest.param(FirstByteTimeout("x"), 1, id="no-answer"),
+    ],
+)
+async def test_failure_is_final_without_another_engine(error: Exception, attempts: int) -> None:
+    """Where there is nothing else to try, nothing is tried twice."""
+    upstream = FakeUpstream(error=error)
+    response = await post(make_parts(upstream, CollectorRegistry()))
+
+    assert attempts == len(upstream.sent)
+    assert response.status_code in (502, 504)
+
+
+async def test_failures_in_a_row_eject_the_engine() -> None:
+    """After so many failures requests are refused at once, without another attempt."""
+    upstream = FakeUpstream(error=ConnectFailed("x"))
+    parts = make_parts(upstream, CollectorRegistry())
+    statuses = [(await post(parts)).status_code for _ in range(FAILURES_MAX + 1)]
+
+    assert [502] * FAILURES_MAX + [503] == statuses
+    assert not parts.fleet.is_ready(ENGINE)
+
+
+async def test_refusal_before_reading_frees_what_was_held() -> None:
+    """A body that is no JSON leaves no trace in the counts."""
+    upstream, registry = FakeUpstream(), CollectorRegistry()
+    parts = make_parts(upstream, registry, PolicySet(()))
+    response = await post(parts, b"{")
+
+    assert (400, []) == (response.status_code, upstream.sent)
+    assert (0, 0) == (parts.admission.in_flight, parts.admission.body_bytes)
+    assert 1 == registry.get_sample_value(
+        "sternpost_gateway_requests_total", {"policy": "", "outcome": "invalid_json"}
+    )
