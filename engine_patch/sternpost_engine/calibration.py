@@ -21,11 +21,11 @@ from typing import Final, Protocol
 LENGTHS: Final = (48, 384, 3000)
 """Middle lengths, in tokens, at which means are taken."""
 
-BUSY_SECONDS_MAX: Final = 20.0
-"""After so long a sample is computed beside other work: an engine that is never idle calibrates too."""
+BUSY_SECONDS_MAX: Final = 60.0
+"""So long after the last sample's end one is computed beside other work, where the engine is never idle."""
 
 ATTEMPTS_MAX: Final = 3
-"""So often a sample that was not computed is tried again; then its tail stays as far calibrated as it is."""
+"""So often a sample that failed is tried; then its tail stays as far calibrated as it is."""
 
 ROOM_SHARE_MIN: Final = 0.5
 """A mean is taken only where middles of this share of its length fit: shorter ones would stand for others."""
@@ -85,7 +85,7 @@ class Calibrator:
         self._steps: deque[tuple[int, int]] = deque()
         self._out: Sample | None = None
         self._attempts = 0
-        self._last_sample = -math.inf
+        self._last_end = -math.inf
 
     @property
     def pending(self) -> int:
@@ -110,23 +110,27 @@ class Calibrator:
         """Return the next sample when it may be computed now; None while one is out or the engine is busy."""
         if self._out is not None or not self._steps:
             return None
-        if not idle and now - self._last_sample <= BUSY_SECONDS_MAX:
+        if not idle and now - self._last_end <= BUSY_SECONDS_MAX:
             return None
         while self._steps:
             sample = self._make(*self._steps[0])
             if sample is not None:
-                self._out, self._last_sample = sample, now
+                self._out = sample
                 return sample
             self._steps.popleft()
         self._finish_job()
         return None
 
-    def done(self, sample: Sample, *, computed: bool) -> None:
-        """The sample has ended; one that was not computed is handed out again, a lost tail's is forgotten."""
+    def done(self, sample: Sample, now: float, *, computed: bool, failed: bool = False) -> None:
+        """
+        The sample has ended; a lost tail's is forgotten.
+
+        One that was given up for other work is handed out again, one that failed a few times over.
+        """
         if self._out is not sample:
             return
-        self._out = None
-        self._attempts = 0 if computed else self._attempts + 1
+        self._out, self._last_end = None, now
+        self._attempts = self._attempts + 1 if failed else 0
         if computed:
             self._steps.popleft()
         if not self._steps or self._attempts >= ATTEMPTS_MAX:

@@ -210,7 +210,8 @@ class SchedulerSide:
         budget = pool_budget(settings, psutil.virtual_memory().available)
         groups = kv_cache_config.kv_cache_groups if supported else ()
         size = sum(_layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups)
-        index = SuffixIndex(budget_bytes=budget, bytes_per_token=max(size, 1), clock=SystemClock())
+        clock = SystemClock()
+        index = SuffixIndex(budget_bytes=budget, bytes_per_token=max(size, 1), clock=clock)
         limits = Limits(
             tail_tokens_min=settings.tail_tokens_min,
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
@@ -221,6 +222,7 @@ class SchedulerSide:
             index,
             limits,
             engine=describe_engine(vllm_config),
+            clock=clock,
             supported=supported,
             calibrator=reading.calibrator if reading is not None else None,
             marker=reading.marker if reading is not None else None,
@@ -339,7 +341,7 @@ class WorkerSide:
 
     def start(self, operations: Operations, layers: Mapping[str, Any]) -> None:
         """Carry out what comes before the forward."""
-        if not (operations.begins or operations.loads or operations.captures or operations.drops):
+        if operations == Operations():
             return
         copied = self._ready(layers).start(operations)
         if operations.loads:
@@ -396,6 +398,7 @@ def facts_of(request: Request) -> Facts:
         transfer=transfer,
         salt=request.cache_salt or "",
         lora=_adapter(request.lora_request),
+        adapter=request.lora_request,
         pooling=request.pooling_params is not None,
         prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
         multimodal=bool(request.mm_features) or request.prompt_embeds is not None,

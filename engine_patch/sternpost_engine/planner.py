@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from sternpost_core.clock import Clock
 from sternpost_core.hint import Correction, Hint, Operation, Reason
 from sternpost_engine.calibration import LENGTHS, SCAFFOLD, Calibrator, Job, Sample, mix_for
 from sternpost_engine.index import Eviction, Found, Record, SuffixIndex
@@ -75,6 +76,7 @@ class _Track:
     prompt: Sequence[int] = ()
     runs: tuple[Run, ...] | None = None
     sample: Sample | None = None
+    sample_failed: bool = False
 
     @property
     def tail_start(self) -> int:
@@ -106,6 +108,7 @@ class TailPlanner:
         limits: Limits,
         *,
         engine: str,
+        clock: Clock,
         supported: bool = True,
         hash_function: TailHash = hash_tail,
         calibrator: Calibrator | None = None,
@@ -116,6 +119,7 @@ class TailPlanner:
         self.lookups: Counter[Found] = Counter()
         self.requests: Counter[Reason] = Counter()
         self._engine = engine
+        self._clock = clock
         self._supported = supported
         self._hash_function = hash_function
         self._calibrator = calibrator
@@ -158,7 +162,7 @@ class TailPlanner:
         if track is None:
             return
         if track.sample is not None:
-            self._end_sample(track.sample, computed=not track.building)
+            self._end_sample(track)
             return
         self.requests[track.reason] += 1
         if track.building and track.entry is not None:
@@ -174,9 +178,11 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return track.exact if track is not None else None
 
-    def next_sample(self, now: float, *, idle: bool) -> tuple[str, Sample] | None:
+    def next_sample(self, *, idle: bool) -> tuple[str, Sample] | None:
         """Return a calibration's next request, its id and sample, when it may be computed now."""
-        sample = self._calibrator.next_sample(now, idle=idle) if self._calibrator is not None else None
+        if self._calibrator is None:
+            return None
+        sample = self._calibrator.next_sample(self._clock.monotonic(), idle=idle)
         if sample is None:
             return None
         request_id = f"{SAMPLE_PREFIX}-{sample.entry}-{sample.variant}-{sample.number}"
@@ -296,6 +302,8 @@ class TailPlanner:
     def failed(self, built: Built) -> None:
         """A worker could not build the tail, or did not trust what it built; a sample is taken again."""
         if built.variant != SCAFFOLD:
+            for track in self._building(built):
+                track.sample_failed = True
             return
         self.index.retire(built.entry, Eviction.FAILED)
         for track in self._building(built):
@@ -342,7 +350,12 @@ class TailPlanner:
         track.entry, track.building, track.reason = record.entry, True, Reason.BUILDING
         scaffold = tuple(facts.prompt[: track.tail_start])
         self._jobs[record.entry] = Job(
-            record.entry, scaffold, min(track.hint.insert, len(scaffold)), tail, track.hint.kind, facts.lora
+            record.entry,
+            scaffold,
+            min(track.hint.insert, len(scaffold)),
+            tail,
+            track.hint.kind,
+            facts.adapter,
         )
         if self._marker is not None:
             self._marker.learn(record.entry, tail)
@@ -369,9 +382,14 @@ class TailPlanner:
             record.variants.add(built.variant)
             self._finished.append(built)
 
-    def _end_sample(self, sample: Sample, *, computed: bool) -> None:
-        if self._calibrator is not None:
-            self._calibrator.done(sample, computed=computed)
+    def _end_sample(self, track: _Track) -> None:
+        if self._calibrator is not None and track.sample is not None:
+            self._calibrator.done(
+                track.sample,
+                self._clock.monotonic(),
+                computed=not track.building,
+                failed=track.sample_failed,
+            )
 
     def _building(self, built: Built) -> list[_Track]:
         return [
@@ -444,7 +462,8 @@ class TailPlanner:
             blocks=tuple(block_table(splice.request_id)),
             position=splice.exact,
             offset=splice.exact - track.tail_start,
-            count=splice.suffix_tokens,
+            # The runs too, though they are computed afresh: one copy writes them all, and the rows write over it.
+            count=splice.copied - splice.exact,
         )
         return Load(splice.request_id, splice.entry, span, splice.mix)
 

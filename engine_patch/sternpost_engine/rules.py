@@ -33,8 +33,9 @@ class Facts:
     """
     What the planner needs to know of a request.
 
-    `transfer` is the request's `kv_transfer_params` as the engine received it. `remote_kv` says that another
-    engine takes part in the prefill, `resumable` that the prompt may grow later.
+    `transfer` is the request's `kv_transfer_params` as the engine received it. `lora` names the adapter, and
+    `adapter` is the engine's own object for it. `remote_kv` says that another engine takes part in the
+    prefill, `resumable` that the prompt may grow later.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class Facts:
     transfer: object = None
     salt: str = ""
     lora: str = ""
+    adapter: object = None
     pooling: bool = False
     prompt_logprobs: bool = False
     multimodal: bool = False

@@ -9,13 +9,12 @@ its first output.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any, Final
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from sternpost_core.hint import HINT_FIELD, Reason, Report
 from sternpost_engine.connector import NO_ROOM, OutcomeMetadata, SchedulerSide, SternpostConnector
@@ -27,6 +26,12 @@ ORDINARY_SHARE_MIN: Final = 0.25
 
 ORDINARY_TOKENS_SPARE: Final = 64
 """Tokens kept for the last tokens of requests admitted in the step, beside one per running row."""
+
+SAMPLE_TOKENS_MAX: Final = 512
+"""So many tokens of a calibration's sample are computed in one step."""
+
+SAMPLE_USAGE_MAX: Final = 0.8
+"""Over this usage of the KV cache a waiting sample gives its blocks back."""
 
 ROW_MARK: Final = "#sternpost-row-"
 """Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
@@ -47,6 +52,8 @@ class SternpostScheduler(AsyncScheduler):
         self._active_full = self.max_num_active_reqs
         self._extra_rows = 0
         self._room = NO_ROOM
+        self._sample_id = ""
+        self._sample_yields = True
         self._splices: dict[int, tuple[Splice, ...]] = {}
         self._engine_id: str = self.vllm_config.instance_id
         self._side.scheduler = self
@@ -54,12 +61,14 @@ class SternpostScheduler(AsyncScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Schedule one step, with room for the middles of waiting reads."""
+        held = self._hold_sample()
         self._extra_rows = 0
         self._room = self._make_room()
-        self.max_num_scheduled_tokens = self._tokens_full - self._room.tokens
+        self.max_num_scheduled_tokens = self._tokens_for_requests()
         try:
             return super().schedule(throttle_prefills)
         finally:
+            self.running.extend(held)
             self.max_num_scheduled_tokens = self._tokens_full
             self.max_num_active_reqs = self._active_full
 
@@ -203,18 +212,45 @@ class SternpostScheduler(AsyncScheduler):
     def _calibrate(self) -> None:
         """Schedule a calibration's next sample, when nothing else wants the engine."""
         idle = not self.running and not self.waiting
-        taken = self._side.planner.next_sample(time.monotonic(), idle=idle)
+        taken = self._side.planner.next_sample(idle=idle)
         if taken is None:
             return
         request_id, sample = taken
+        self._sample_id, self._sample_yields = request_id, idle
         self.add_request(
             Request(
                 request_id=request_id,
                 prompt_token_ids=list(sample.prompt),
                 sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
                 pooling_params=None,
+                lora_request=sample.lora,
             )
         )
+
+    def _hold_sample(self) -> list[Request]:
+        """
+        Keep the sample out of a step that others want: a request may go unscheduled for any number of steps.
+
+        One that holds blocks while blocks are scarce is given up.
+        """
+        sample = self.requests.get(self._sample_id)
+        if sample is None or not self._sample_yields or sample not in self.running or self._alone():
+            return []
+        if self.kv_cache_manager.usage > SAMPLE_USAGE_MAX:
+            self.finish_requests(self._sample_id, RequestStatus.FINISHED_ABORTED)
+            return []
+        self.running.remove(sample)
+        return [sample]
+
+    def _alone(self) -> bool:
+        """Whether the sample is all that the engine has to do."""
+        return len(self.running) == 1 and not self.waiting
+
+    def _tokens_for_requests(self) -> int:
+        """A sample alone runs in short steps, because whoever arrives meanwhile waits for the step's end."""
+        if self._sample_id in self.requests and self._alone():
+            return min(self._tokens_full, SAMPLE_TOKENS_MAX)
+        return self._tokens_full - self._room.tokens
 
     # -- answers --------------------------------------------------------------------------------------------
 
