@@ -20,9 +20,6 @@ from sternpost_gateway.receive import CHAT_PATH
 FIXED_ROLES: Final = frozenset({b'"system"', b'"developer"'})
 """The roles of messages that are the same for all users, as raw JSON."""
 
-ROLE_MARKS: Final = (b"system", b"developer", b"\\u")
-"""A message without any of these cannot have a fixed role, and need not be looked into."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
@@ -85,8 +82,7 @@ def chat_of(document: Document) -> Chat | None:
 
 def is_fixed(document: Document, message: Span) -> bool:
     """Say whether a message is one of the system or the developer."""
-    raw = document.body[message.start : message.end]
-    if not raw.startswith(b"{") or not any(mark in raw for mark in ROLE_MARKS):
+    if not document.body.startswith(b"{", message.start):
         return False
     role = members(document, message).get("role")
     return role is not None and document.body[slice(*role.value_span)] in FIXED_ROLES

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.gateway_parts import ENGINE, FakeUpstream, make_parts
 from sternpost_gateway.errors import ConnectFailed, FirstByteTimeout
 from sternpost_gateway.fleet import FAILURES_MAX
@@ -104,7 +103,7 @@ async def test_failures_in_a_row_eject_the_engine() -> None:
 async def test_refusal_before_reading_frees_what_was_held() -> None:
     """A body that is no JSON leaves no trace in the counts."""
     upstream, registry = FakeUpstream(), CollectorRegistry()
-    parts = make_parts(upstream, registry, PolicySet(()))
+    parts = make_parts(upstream, registry)
     response = await post(parts, b"{")
 
     assert (400, []) == (response.status_code, upstream.sent)

@@ -71,9 +71,7 @@ class FakeUpstream:
         """Do nothing."""
 
 
-def make_parts(
-    upstream: FakeUpstream, registry: CollectorRegistry, policies: PolicySet | None = None
-) -> Parts:
+def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
     """Return the parts of a gateway with one ready engine behind `upstream`."""
     clock = FakeClock()
     settings = Settings(policies=Path("policies"), engines=(ENGINE.url,))
@@ -87,7 +85,7 @@ def make_parts(
         settings=settings,
         secret=b"s" * 32,
         clock=clock,
-        policies=lambda: policies or PolicySet(()),
+        policies=lambda: PolicySet(()),
         kills=KillTable,
         admission=Admission(settings.limits, chance),
         fleet=fleet,
