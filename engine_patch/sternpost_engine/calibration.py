@@ -103,14 +103,12 @@ class Calibrator:
         first = bool(self._jobs) and self._jobs[0].entry == entry
         self._jobs = deque(job for job in self._jobs if job.entry != entry)
         if first:
-            self._out = None
+            self._out, self._attempts = None, 0
             self._fill()
 
     def next_sample(self, now: float, *, idle: bool) -> Sample | None:
         """Return the next sample when it may be computed now; None while one is out or the engine is busy."""
-        if self._out is not None or not self._steps:
-            return None
-        if not idle and now - self._last_end <= BUSY_SECONDS_MAX:
+        if self._out is not None or (not idle and now - self._last_end <= BUSY_SECONDS_MAX):
             return None
         while self._steps:
             sample = self._make(*self._steps[0])
@@ -118,7 +116,8 @@ class Calibrator:
                 self._out = sample
                 return sample
             self._steps.popleft()
-        self._finish_job()
+            if not self._steps:
+                self._finish_job()
         return None
 
     def done(self, sample: Sample, now: float, *, computed: bool, failed: bool = False) -> None:

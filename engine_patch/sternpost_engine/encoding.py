@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+
+WORD_MARK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
+"""Stands for a space in the tokens of SentencePiece's vocabularies."""
 
 
 class TokenizerEncoder:
@@ -47,7 +50,9 @@ class TokenizerEncoder:
         if token in self._special:
             return ""
         text: str = self._tokenizer.decode([token])
-        return text
+        # Some decoders strip the space that a sentence begins with, and take a single token for a sentence.
+        begins_word = str(self._tokenizer.convert_ids_to_tokens(token)).startswith(WORD_MARK)
+        return f" {text}" if begins_word and not text.startswith(" ") else text
 
     def _render(self, messages: list[dict[str, Any]]) -> list[int]:
         text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)

@@ -72,7 +72,7 @@ def match_runs(
     come first, for they are the least likely to be there by chance.
     """
     matched = [word for text in set(middle) for word in tail.places.get(text, ())]
-    matched.sort(key=lambda word: (-len(word.text), word.first))
+    matched.sort(key=lambda word: (-len(word.text), word.first, word.last))
     chosen: set[int] = set()
     for word in matched:
         wanted = set(range(max(word.first, first), min(word.last + 1 + TOKENS_AFTER, end))) - chosen

@@ -462,7 +462,7 @@ class TailPlanner:
             blocks=tuple(block_table(splice.request_id)),
             position=splice.exact,
             offset=splice.exact - track.tail_start,
-            # The runs too, though they are computed afresh: one copy writes them all, and the rows write over it.
+            # The runs too, though they are computed afresh: their rows write over the copy in the forward.
             count=splice.copied - splice.exact,
         )
         return Load(splice.request_id, splice.entry, span, splice.mix)

@@ -19,7 +19,7 @@ from vllm.v1.request import Request, RequestStatus
 from sternpost_core.hint import HINT_FIELD, Reason, Report
 from sternpost_engine.connector import NO_ROOM, OutcomeMetadata, SchedulerSide, SternpostConnector
 from sternpost_engine.operations import Splice
-from sternpost_engine.planner import OWN_ROWS, Room
+from sternpost_engine.planner import OWN_ROWS, SAMPLE_PREFIX, Room
 
 ORDINARY_SHARE_MIN: Final = 0.25
 """The share of a step's tokens that stays with ordinary rows, whatever rides along."""
@@ -267,7 +267,7 @@ class SternpostScheduler(AsyncScheduler):
 
     def _report(self, output: Any, reasons: dict[str, Reason]) -> None:
         stats = output.prefill_stats
-        if stats is None:
+        if stats is None or output.request_id.startswith(SAMPLE_PREFIX):
             return
         prefix, suffix = stats.num_local_cached_tokens, stats.num_external_cached_tokens
         report = Report(

@@ -68,7 +68,7 @@ class CalibrationTexts:
         """
         if not self._by_kind or tokens < 1:
             return ()
-        taken = kind if kind in self._by_kind else self.kinds[number % len(self.kinds)]
+        taken = kind if kind and kind in self._by_kind else self.kinds[number % len(self.kinds)]
         texts = self._by_kind[taken]
         first = (number * _STRIDE) % len(texts)
         ordered = texts[first:] + texts[:first]
@@ -86,15 +86,15 @@ class CalibrationTexts:
         return [words(self._encode([text])) for texts in self._by_kind.values() for text in texts]
 
     def _encode(self, texts: Sequence[Text]) -> tuple[int, ...]:
+        """Join texts, or conversations: where a kind has both, those of the first one's form."""
         if isinstance(texts[0].content, str):
-            return tuple(self._encoder.text(JOINT.join(str(text.content) for text in texts)))
+            plain = [text.content for text in texts if isinstance(text.content, str)]
+            return tuple(self._encoder.text(JOINT.join(plain)))
         messages: list[Mapping[str, Any]] = []
         for text in texts:
-            # A conversation ends with a question; without it the next one's first message can follow.
-            messages = [
-                *messages[:-1],
-                *(message for message in text.content if isinstance(message, Mapping)),
-            ]
+            if not isinstance(text.content, str):
+                # A conversation ends with a question; without it the next one's first message can follow.
+                messages = [*messages[:-1], *text.content]
         return tuple(self._encoder.conversation(messages))
 
 
@@ -113,7 +113,7 @@ def read_texts(folder: Path) -> tuple[Text, ...]:
     Read an owner's folder of texts.
 
     Raises:
-        SettingsError: when the folder is not there, is empty, or a line is not such an object.
+        SettingsError: when the folder is not there or holds no text, or a file or a line cannot be read.
     """
     if not folder.is_dir():
         raise SettingsError(
@@ -122,17 +122,26 @@ def read_texts(folder: Path) -> tuple[Text, ...]:
     texts: list[Text] = []
     for path in sorted(folder.iterdir()):
         if path.suffix == ".jsonl":
-            lines = path.read_text("utf-8").splitlines()
+            lines = _read(path).splitlines()
             texts += [
                 _from_line(line, f"{path.name}:{number}") for number, line in enumerate(lines, 1) if line
             ]
         elif path.suffix == ".txt":
             kind = path.name.split(".")[0] if path.name.count(".") > 1 else ""
-            texts.append(Text(kind, path.read_text("utf-8")[:TEXT_CHARACTERS_MAX]))
+            content = _read(path)[:TEXT_CHARACTERS_MAX]
+            texts += [Text(kind, content)] if content.strip() else []
     if not texts:
         allowed = "a folder with *.jsonl or *.txt files that are not empty"
         raise SettingsError("calibration texts", [Fault("calibration_texts", str(folder), allowed)])
     return tuple(texts[:TEXTS_MAX])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        allowed = "a file of UTF-8 text that can be read"
+        raise SettingsError("calibration texts", [Fault(path.name, type(error).__name__, allowed)]) from error
 
 
 def _from_line(line: str, place: str) -> Text:
