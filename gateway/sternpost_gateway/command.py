@@ -76,42 +76,49 @@ class GatewayCommand:
         parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
         parser.add_argument(
             "--max-body-bytes",
+            metavar="BYTES",
             type=positive,
             default=DEFAULT_LIMITS.body_bytes_max,
             help="largest body of one inspected request (default: %(default)s)",
         )
         parser.add_argument(
             "--max-bodies-bytes",
+            metavar="BYTES",
             type=positive,
             default=DEFAULT_LIMITS.bodies_bytes_max,
             help="bytes of all inspected bodies in flight (default: %(default)s)",
         )
         parser.add_argument(
             "--max-in-flight",
+            metavar="N",
             type=positive,
             default=DEFAULT_LIMITS.in_flight_max,
             help="requests in flight (default: %(default)s)",
         )
         parser.add_argument(
             "--first-byte-seconds",
+            metavar="SECONDS",
             type=seconds,
             default=DEFAULT_TIMEOUTS.first_byte_seconds,
             help="longest wait for an answer to begin (default: %(default)s)",
         )
         parser.add_argument(
             "--idle-seconds",
+            metavar="SECONDS",
             type=seconds,
             default=DEFAULT_TIMEOUTS.idle_seconds,
             help="longest silence within an answer (default: %(default)s)",
         )
         parser.add_argument(
             "--drain-delay-seconds",
+            metavar="SECONDS",
             type=seconds,
             default=DEFAULT_TIMEOUTS.drain_delay_seconds,
             help="from not ready to closing the port (default: %(default)s)",
         )
         parser.add_argument(
             "--drain-seconds",
+            metavar="SECONDS",
             type=positive,
             default=DEFAULT_TIMEOUTS.drain_seconds,
             help="for requests in flight to finish (default: %(default)s)",
@@ -201,7 +208,7 @@ def _secret_text(flag: str, path: Path | None, length_min: int) -> str | None:
         text = ""
     if len(text) < length_min or not text.isprintable():
         raise SettingsError(
-            "gateway",
+            "settings",
             [Fault(flag, f"the content of {path}", f"at least {length_min} printable ASCII characters")],
         )
     return text
@@ -211,7 +218,7 @@ def _salt_secret(path: Path | None) -> bytes | None:
     data = _secret_bytes("--salt-key-file", path)
     if data is not None and len(data) < SECRET_BYTES_MIN:
         raise SettingsError(
-            "gateway", [Fault("--salt-key-file", f"{len(data)} bytes", f"at least {SECRET_BYTES_MIN} bytes")]
+            "settings", [Fault("--salt-key-file", f"{len(data)} bytes", f"at least {SECRET_BYTES_MIN} bytes")]
         )
     return data
 

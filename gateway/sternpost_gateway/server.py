@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import signal
 import socket
@@ -100,7 +101,7 @@ def open_socket(settings: Settings) -> socket.socket:
     try:
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise OperatingError(f"cannot listen on {settings.host}:{settings.port}: {reason}") from None
     # What a client does not read for so long is given up by the kernel, too; its connections inherit this.
     stall_ms = int(settings.timeouts.write_stall_seconds * 1000)

@@ -132,7 +132,7 @@ def check_settings(settings: Settings) -> None:
     if settings.credentials is Credentials.REPLACE and settings.engine_key is None:
         faults.append(Fault("--credentials", "replace", "replace, together with --engine-key-file"))
     if faults:
-        raise SettingsError("gateway", faults)
+        raise SettingsError("settings", faults)
 
 
 def _engine_fault(url: str) -> Fault | None:
