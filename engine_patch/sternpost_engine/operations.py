@@ -53,13 +53,14 @@ class Capture:
     """
     Keep the KV that this forward computes for a run of a tail; `final` ends the build, or the sample.
 
-    A sample's KV goes into the mean of its variant.
+    A sample's KV goes into the mean of its variant; `number` counts the samples of a mean from 0 on.
     """
 
     entry: int
     span: Span
     final: bool
     variant: int = SCAFFOLD
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -478,5 +478,7 @@ class TailPlanner:
         # A build that is preempted while its last capture is in flight computes its tail again. Nothing of
         # that is kept: the tail may be live by then.
         track.captured = end == track.total
-        variant = track.sample.variant if track.sample is not None else SCAFFOLD
-        return Capture(track.entry, span, final=track.captured, variant=variant)
+        if track.sample is None:
+            return Capture(track.entry, span, final=track.captured)
+        variant, number = track.sample.variant, track.sample.number
+        return Capture(track.entry, span, final=track.captured, variant=variant, number=number)

@@ -61,8 +61,15 @@ class Mean:
     kv: TailKV
     samples: int = 0
 
-    def add(self, sample: TailKV) -> None:
-        """Take one more sample into the mean."""
+    def add(self, number: int, sample: TailKV) -> None:
+        """
+        Take the sample of this number into the mean; numbers come in order, from 0 on.
+
+        One that is in already counts no second time: a sample is computed anew where it was given up while
+        its last step was in flight, or where another worker failed.
+        """
+        if number < self.samples:
+            return
         self.samples += 1
         share = 1.0 / self.samples
         for mean, new in zip(self.kv.keys, sample.keys, strict=True):

@@ -89,9 +89,15 @@ class SuffixWorker:
         """Close the step after the forward: say which builds are whole, and which failed."""
         captures, self._captures = self._captures, []
         self._unhook()
-        finals = [Built(capture.entry, capture.variant) for capture, _ in captures if capture.final]
-        completed = [built for built in finals if self._settle(built)]
-        return Outcome(tuple(completed), tuple(built for built in finals if built not in completed))
+        settled = [
+            (Built(capture.entry, capture.variant), self._settle(capture))
+            for capture, _ in captures
+            if capture.final
+        ]
+        return Outcome(
+            completed=tuple(built for built, sound in settled if sound),
+            failed=tuple(built for built, sound in settled if not sound),
+        )
 
     def finish_mean(self, built: Built) -> None:
         """All samples of a mean are in: round it once, and give the sample's room back."""
@@ -219,32 +225,34 @@ class SuffixWorker:
             tail.sample = self._allocate(capture.entry, len(tail.tokens))
         return tail.sample
 
-    def _settle(self, built: Built) -> bool:
-        tail = self._tails.get(built.entry)
+    def _settle(self, capture: Capture) -> bool:
+        tail = self._tails.get(capture.entry)
         if tail is None:
-            self._logger.warning("tail %d is gone", built.entry)
+            self._logger.warning("tail %d is gone", capture.entry)
             return False
-        return self._sound(built, tail) if built.variant == SCAFFOLD else self._add_sample(built, tail)
+        if capture.variant == SCAFFOLD:
+            return self._sound(capture.entry, tail)
+        return self._add_sample(capture, tail)
 
-    def _sound(self, built: Built, tail: StoredTail) -> bool:
+    def _sound(self, entry: int, tail: StoredTail) -> bool:
         if not tail.scaffold.whole:
-            self._logger.warning("build of tail %d is not whole", built.entry)
+            self._logger.warning("build of tail %d is not whole", entry)
             return False
         if not tail.rotation_holds():
-            self._logger.warning("build of tail %d: keys do not turn as this model's do", built.entry)
+            self._logger.warning("build of tail %d: keys do not turn as this model's do", entry)
             return False
         return True
 
-    def _add_sample(self, built: Built, tail: StoredTail) -> bool:
+    def _add_sample(self, capture: Capture, tail: StoredTail) -> bool:
         if tail.sample is None or not tail.sample.whole:
             return False
-        mean = tail.means.get(built.variant)
+        mean = tail.means.get(capture.variant)
         if mean is None:
-            kv = self._allocate(built.entry, len(tail.tokens), precise=True)
+            kv = self._allocate(capture.entry, len(tail.tokens), precise=True)
             if kv is None:
                 return False
-            mean = tail.means[built.variant] = Mean(kv)
-        mean.add(tail.sample)
+            mean = tail.means[capture.variant] = Mean(kv)
+        mean.add(capture.number, tail.sample)
         tail.sample.clear()
         return True
 
