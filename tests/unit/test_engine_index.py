@@ -194,6 +194,47 @@ def test_room_is_a_bucket(tokens: int, room: int | None) -> None:
     assert room == make_index().room_for(tokens)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "copies", "room"),
+    [
+        pytest.param(3, 1, 4, id="as-it-was-built"),
+        pytest.param(3, 5, 20, id="with-means"),
+        pytest.param(5, 2, 16, id="a-larger-room-twice"),
+        pytest.param(5, 3, None, id="one-copy-too-many"),
+    ],
+)
+def test_every_copy_of_a_tail_takes_its_room(tokens: int, copies: int, room: int | None) -> None:
+    """The budget holds for all that is stored, and all of it goes at once."""
+    index = make_index(budget_bytes=20)
+
+    record = index.begin(key_of(*range(tokens)), copies)
+
+    assert room == (None if record is None else record.room_bytes)
+    assert (room or 0) == index.used_bytes
+    index.retire_all(Eviction.RESET)
+    assert 0 == index.used_bytes
+
+
+def test_copies_evict_no_more_than_they_need() -> None:
+    """One tail with a copy takes the room of the two that were read longest ago."""
+    clock = FakeClock()
+    index = make_index(budget_bytes=12, clock=clock)
+    records = []
+    for number in range(3):
+        records.append(live(index, number))
+        clock.advance(1)
+
+    assert None is not index.begin(key_of(9), 2)
+    assert [records[0].entry, records[1].entry] == index.take_freed()
+
+
+def test_tail_has_no_means_at_first() -> None:
+    """The planner notes them as they become ready."""
+    record = begun(make_index(), 1)
+
+    assert (False, set()) == (record.calibrated, record.variants)
+
+
 def test_tail_that_no_bucket_takes_is_not_begun() -> None:
     """It leaves the others alone, too."""
     index = make_index(budget_bytes=100)

@@ -53,14 +53,14 @@ class IndexMachine(RuleBasedStateMachine):
         """Time goes on, or stands still."""
         self.clock.advance(seconds)
 
-    @rule(key=st.sampled_from(KEYS))
-    def begin(self, key: TailKey) -> None:
+    @rule(key=st.sampled_from(KEYS), copies=st.sampled_from((1, 1, 2, 3)))
+    def begin(self, key: TailKey, copies: int) -> None:
         """Begin a tail that is not there, evicting as the model does."""
         if self.reachable(key) is not None:
             return
-        room = 4 if key.length <= 4 else 8
+        room = copies * (4 if key.length <= 4 else 8)
         victims = self.victims(room)
-        record = self.index.begin(key)
+        record = self.index.begin(key, copies)
 
         assert (victims is None) == (record is None)
         if record is not None and victims is not None:

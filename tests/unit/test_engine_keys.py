@@ -26,10 +26,10 @@ def little_endian(*tokens: int) -> bytes:
 @pytest.mark.parametrize(
     ("identity", "tokens", "expected"),
     [
-        pytest.param(IDENTITY, little_endian(1, 2, 3), 0x45BB6B360684638B, id="tail"),
-        pytest.param(IDENTITY, b"", 0x178F97507C091887, id="no-tokens"),
+        pytest.param(IDENTITY, little_endian(1, 2, 3), 0x59EE6CB64197D5D3, id="tail"),
+        pytest.param(IDENTITY, b"", 0x291767A347925D17, id="no-tokens"),
         pytest.param(
-            replace(IDENTITY, salt="Müller \ud800"), little_endian(1), 0x929BE72CDFF0EA5E, id="any-text"
+            replace(IDENTITY, salt="Müller \ud800"), little_endian(1), 0x7AB7702BF2E38036, id="any-text"
         ),
     ],
 )
@@ -40,7 +40,7 @@ def test_hash_is_the_same_in_every_release(identity: TailIdentity, tokens: bytes
 
 @pytest.mark.parametrize(("field", "value"), CHANGES)
 def test_each_part_of_the_identity_separates_tails(field: str, value: object) -> None:
-    """Equal tokens under another mode, scaffold, owner, epoch, adapter, kind or engine are another tail."""
+    """Equal tokens of another owner, or computed in another way, are another tail."""
     changed = replace(IDENTITY, **{field: value})  # type: ignore[arg-type]
     first, second = tail_key(IDENTITY, [1, 2]), tail_key(changed, [1, 2])
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sternpost_core.hint import Reason
+from sternpost_core.hint import Correction, Reason
 from sternpost_engine.operations import Load, Operations, Span, Splice
 from sternpost_engine.planner import Room, TailPlanner
 from sternpost_engine.rules import Facts, Limits
@@ -35,11 +35,11 @@ def references(planner: TailPlanner) -> int:
 @pytest.mark.parametrize(
     ("hit", "head", "last", "splice"),
     [
-        pytest.param(0, 0, 2, Splice("read", 1, 0, 18, 32, 34), id="cold"),
-        pytest.param(8, 0, 2, Splice("read", 1, 8, 18, 32, 34), id="after-a-prefix-hit"),
-        pytest.param(8, 3, 2, Splice("read", 1, 8, 21, 32, 34), id="with-a-head"),
-        pytest.param(8, 0, 0, Splice("read", 1, 8, 18, 33, 34), id="last-token-is-always-computed"),
-        pytest.param(16, 5, 10, Splice("read", 1, 16, 23, 24, 34), id="one-token-copied"),
+        pytest.param(0, 0, 2, Splice("read", 1, 0, 18, 32, 34, 18), id="cold"),
+        pytest.param(8, 0, 2, Splice("read", 1, 8, 18, 32, 34, 18), id="after-a-prefix-hit"),
+        pytest.param(8, 3, 2, Splice("read", 1, 8, 21, 32, 34, 18), id="with-a-head"),
+        pytest.param(8, 0, 0, Splice("read", 1, 8, 18, 33, 34, 18), id="last-token-is-always-computed"),
+        pytest.param(16, 5, 10, Splice("read", 1, 16, 23, 24, 34, 18), id="one-token-copied"),
     ],
 )
 def test_admitted_read_is_spliced(hit: int, head: int, last: int, splice: Splice) -> None:
@@ -109,7 +109,7 @@ def test_reference_lasts_until_the_steps_output_is_processed() -> None:
         pytest.param(read_facts("read"), 28, WIDE, Reason.PREFIX_COVERS, id="prefix-store-has-the-tail"),
         pytest.param(read_facts("read", middle=()), 8, WIDE, Reason.PREFIX_COVERS, id="no-middle"),
         pytest.param(read_facts("read"), 4, Room(13, 9, 13, 9), Reason.MIDDLE_TOO_LONG, id="never-room"),
-        pytest.param(read_facts("read"), 0, Room(99, 0, 99, 0), Reason.BUSY, id="never-two-rows"),
+        pytest.param(read_facts("read"), 0, Room(99, 1, 99, 1), Reason.BUSY, id="never-two-rows"),
         pytest.param(replace(read_facts("read"), transfer=None), 0, WIDE, Reason.NOT_ASKED, id="no-hint"),
     ],
 )
@@ -129,7 +129,7 @@ def test_read_goes_on_exactly(facts: Facts, hit: int, room: Room, reason: Reason
 
 @pytest.mark.parametrize(
     "room",
-    [pytest.param(Room(17, 9, 99, 9), id="tokens"), pytest.param(Room(99, 0, 99, 9), id="rows")],
+    [pytest.param(Room(17, 9, 99, 9), id="tokens"), pytest.param(Room(99, 1, 99, 9), id="rows")],
 )
 def test_read_waits_for_room_so_many_steps_and_no_more(room: Room) -> None:
     """Then it is computed like any other request."""
@@ -149,8 +149,8 @@ def test_read_that_waited_is_spliced_when_there_is_room() -> None:
     build(planner, build_facts("build"))
     planner.add(read_facts("read"))
 
-    assert None is planner.match("read", 8, Room(9, 1, 99, 9), resumed=False)
-    assert 24 == planner.match("read", 8, Room(10, 1, 10, 1), resumed=False)
+    assert None is planner.match("read", 8, Room(9, 2, 99, 9), resumed=False)
+    assert 24 == planner.match("read", 8, Room(10, 2, 10, 2), resumed=False)
 
 
 def test_follower_of_a_build_goes_on_exactly() -> None:
@@ -215,12 +215,13 @@ def test_failed_copy_makes_all_tokens_exact() -> None:
         pytest.param(read_facts("read", epoch=1), id="epoch"),
         pytest.param(read_facts("read", scaffold="other"), id="scaffold"),
         pytest.param(read_facts("read", kind="code"), id="kind"),
+        pytest.param(read_facts("read", correction=Correction.CALIBRATED), id="correction"),
         pytest.param(read_facts("read", (*TAIL[:-1], 0)), id="one-token"),
         pytest.param(read_facts("read", TAIL[1:], tail_tokens=15), id="one-token-less"),
     ],
 )
 def test_tail_of_another_is_not_read(facts: Facts) -> None:
-    """What belongs to another tenant, adapter, epoch, scaffold or kind is as if it were not there."""
+    """What belongs to another owner, or was computed in another way, is as if it were not there."""
     planner = make_planner()
     build(planner, build_facts("build"))
     planner.add(facts)

@@ -8,13 +8,16 @@ from typing import Final
 
 import pytest
 
-from sternpost_core.hint import Operation, Reason
+from sternpost_core.hint import Correction, Operation, Reason
+from sternpost_engine.calibration import AS_BUILT
 from sternpost_engine.index import State
-from sternpost_engine.operations import Load, Outcome, Splice
+from sternpost_engine.operations import Load, Operations, Outcome, Splice
 from sternpost_engine.planner import Room
 from sternpost_engine.rules import Facts, Limits
+from sternpost_fakes.clock import FakeClock
+from sternpost_fakes.middles import make_calibrator, make_marker
 from sternpost_fakes.obedient_worker import ObedientWorker
-from sternpost_fakes.tail_requests import BLOCK_SIZE, build_facts, complete, fail, make_planner, read_facts
+from sternpost_fakes.tail_requests import BLOCK_SIZE, build_facts, make_planner, read_facts
 
 STEPS: Final = 250
 """Steps with arrivals; then the simulation goes on until nothing is left."""
@@ -22,8 +25,16 @@ STEPS: Final = 250
 STEPS_MAX: Final = 4 * STEPS
 """A request that never ends would keep the simulation going: that is an error."""
 
-BUDGET_TOKENS: Final = 64
-"""Room for two to eight tails, so that evictions never cease."""
+STEP_SECONDS: Final = 20.0
+"""So long that a busy engine calibrates every few steps."""
+
+BUDGET_TOKENS: Final = 136
+"""Room for a few tails, of which two or three have their means, so that evictions never cease."""
+
+SAMPLES: Final = 2
+"""Middles of a mean."""
+
+CORRECTIONS: Final = (Correction.CALIBRATED, Correction.NONE)
 
 TAILS: Final = tuple(tuple(range(1000 * number, 1000 * number + 5 + 5 * number)) for number in range(6))
 """Tails of 5 to 30 tokens, in rooms of 8, 16 and 32."""
@@ -35,10 +46,11 @@ SEEDS: Final = range(12)
 
 @dataclass(slots=True)
 class Request:
-    """One request, as a scheduler keeps it."""
+    """One request, as a scheduler keeps it; `whole` says that it reads nothing from the prefix store."""
 
     facts: Facts
     outputs_left: int
+    whole: bool
     computed: int = 0
     preemptions: int = 0
 
@@ -59,18 +71,24 @@ class Simulation:
     def __init__(self, seed: int, depth: int) -> None:
         self.random = Random(seed)
         self.depth = depth
+        self.clock = FakeClock()
+        self.calibrator = make_calibrator(samples=SAMPLES)
         self.planner = make_planner(
             budget_tokens=BUDGET_TOKENS,
-            limits=Limits(tail_tokens_min=4, tail_tokens_max=32, deferrals_max=3),
-            hash_function=lambda identity, tokens: tokens[0] % 2,
+            limits=Limits(tail_tokens_min=4, tail_tokens_max=32, tail_share_min=0.02, deferrals_max=3),
+            hash_function=lambda identity, tokens: tokens[0] // 8 % 4,
+            clock=self.clock,
+            calibrator=self.calibrator,
+            marker=make_marker(),
         )
-        self.worker = ObedientWorker(distrusts=lambda entry: self.chance(0.1))
+        self.worker = ObedientWorker(distrusts=lambda capture: self.chance(0.1), samples=SAMPLES)
         self.waiting: deque[Request] = deque()
         self.running: dict[str, Request] = {}
         self.flying: deque[InFlight] = deque()
         self.builders: dict[int, Facts] = {}
         self.arrivals = 0
         self.steps = 0
+        self.met: Counter[str] = Counter()
 
     def run(self) -> None:
         """Run until every request has ended and every step's output has been processed."""
@@ -83,6 +101,7 @@ class Simulation:
     def step(self) -> None:
         """Let time go on by one step."""
         self.steps += 1
+        self.clock.advance(STEP_SECONDS)
         for _ in range(self.random.choice((0, 0, 1, 2)) if self.steps < STEPS else 0):
             self.arrive()
         self.disturb()
@@ -90,6 +109,7 @@ class Simulation:
         splices = self.planner.take_splices()
         operations = self.planner.close_step(scheduled, lambda request_id: BLOCKS)
         self.check_loads(operations.loads, splices)
+        self.count(operations, splices)
         failed = tuple(splice for splice in splices if self.chance(0.1))
         self.flying.append(InFlight(scheduled, splices, self.worker.step(operations), failed))
         self.check_references()
@@ -106,21 +126,41 @@ class Simulation:
         """A request comes: a read, a build, or one that does without the store."""
         self.arrivals += 1
         facts = self.make_request(f"request-{self.arrivals}")
-        if self.planner.add(facts):
+        builds = self.planner.add(facts)
+        if builds:
             entry = max(record.entry for record in self.planner.index.records())
             self.builders[entry] = facts
-        self.waiting.append(Request(facts, outputs_left=self.random.randint(1, 4)))
+        self.waiting.append(Request(facts, outputs_left=self.random.randint(1, 4), whole=builds))
 
     def make_request(self, request_id: str) -> Facts:
-        """Return a request of one of two tenants and two epochs."""
-        tail = self.random.choice(TAILS)
-        salt, epoch = self.random.choice(("a", "b")), self.random.choice((0, 0, 0, 1))
-        if self.chance(0.3):
-            return build_facts(request_id, tail, salt=salt, epoch=epoch)
-        op = Operation.OFF if self.chance(0.1) else Operation.READ
-        middle = range(self.random.randint(1, 30))
-        head = self.random.choice((0, 0, 1))
-        return read_facts(request_id, tail, middle=middle, salt=salt, epoch=epoch, op=op, head=head)
+        """Return a request of one of two tenants and two epochs; every other tail is to be calibrated."""
+        number = self.random.choices(range(len(TAILS)), weights=(6, 2, 6, 2, 1, 1))[0]
+        tail, correction = TAILS[number], CORRECTIONS[number % 2]
+        salt, epoch = self.random.choice("aaab"), self.random.choice((0, 0, 0, 0, 0, 1))
+        if self.chance(0.2):
+            insert = self.random.choice((0, 5, 8))
+            return build_facts(request_id, tail, salt=salt, epoch=epoch, correction=correction, insert=insert)
+        pointed_at = self.random.choices(tail, k=self.random.choice((0, 2, 3)))
+        middle = [*range(self.random.randint(1, self.random.choice((30, 90)))), *pointed_at]
+        return read_facts(
+            request_id,
+            tail,
+            middle=middle,
+            salt=salt,
+            epoch=epoch,
+            op=Operation.OFF if self.chance(0.1) else Operation.READ,
+            head=self.random.choice((0, 0, 1)),
+            match=self.random.choice((0, 4, 16)),
+            correction=correction,
+        )
+
+    def calibrate(self) -> None:
+        """Let a sample wait like any other request, when the calibrator has one."""
+        taken = self.planner.next_sample(idle=not self.running and not self.waiting)
+        if taken is not None:
+            facts = Facts(request_id=taken[0], prompt=taken[1].prompt)
+            assert self.planner.add(facts), "a sample computes its whole prompt"
+            self.waiting.append(Request(facts, outputs_left=1, whole=True))
 
     def disturb(self) -> None:
         """Abort or preempt a request, or reset the engine's caches."""
@@ -156,7 +196,7 @@ class Simulation:
 
     def admit_waiting(self) -> Iterator[tuple[str, int, int]]:
         """Ask the planner about each waiting request, and admit those for which there are blocks."""
-        room = Room(self.random.randint(0, 60), self.random.randint(0, 3), 60, 3)
+        room = Room(self.random.randint(0, 120), self.random.randint(0, 6), 120, 6)
         for request in tuple(self.waiting):
             request_id = request.facts.request_id
             hit = self.random.choice((0, 8, 8, 12))
@@ -165,19 +205,20 @@ class Simulation:
                 continue
             if loaded:
                 splice = self.planner.admit(request_id, hit)
-                room = Room(room.tokens - splice.middle_tokens, room.rows - 1, 60, 3)
-            building = self.planner.reason(request_id) is Reason.BUILDING
-            request.computed = hit + loaded if loaded else 0 if building else hit
+                tokens = splice.middle_tokens + splice.matched_tokens
+                assert tokens <= room.tokens and len(splice.rows) < room.rows, "what rides along has room"
+                room = Room(room.tokens - tokens, room.rows - 1 - len(splice.rows), 120, 6)
+            request.computed = 0 if request.whole else hit + loaded
             self.waiting.remove(request)
             self.running[request_id] = request
             yield self.advance(request_id, request)
 
     def process(self, step: InFlight) -> None:
         """Pass on what the workers answered, and end the requests that have all their outputs."""
-        for entry in step.outcome.failed:
-            fail(self.planner, entry)
-        for entry in step.outcome.completed:
-            complete(self.planner, entry)
+        for built in step.outcome.failed:
+            self.planner.failed(built)
+        for built in step.outcome.completed:
+            self.planner.completed(built)
         for splice in step.failed:
             self.planner.copy_failed(splice.request_id)
             if splice.request_id in self.running:
@@ -189,6 +230,7 @@ class Simulation:
                 if request.outputs_left <= 0:
                     self.end(request_id)
         self.planner.step_done(step.splices)
+        self.calibrate()
 
     # -- what always holds ----------------------------------------------------------------------------------
 
@@ -204,6 +246,25 @@ class Simulation:
             )
             assert (reader.salt, _epoch(reader)) == (builder.salt, _epoch(builder))
             assert splice.hit < splice.exact < splice.copied < splice.total == len(reader.prompt)
+            assert (splice.exact, splice.copied) == (span.position, span.position + span.count)
+            self.check_rows(splice)
+
+    def check_rows(self, splice: Splice) -> None:
+        """The rows that ride along are apart, in order, and none computes what another one does."""
+        ends = [0, *(end for _, end in splice.rows)]
+        assert all(before <= first < end for before, (first, end) in zip(ends, splice.rows, strict=False))
+        assert all(splice.exact <= first and end <= splice.copied for first, end in splice.rows[1:])
+        computed = sum(end - first for first, end in splice.rows) + splice.total - splice.copied
+        assert splice.total == splice.hit + computed + splice.suffix_tokens
+
+    def count(self, operations: Operations, splices: tuple[Splice, ...]) -> None:
+        """Count what a simulation is there to meet."""
+        self.met["samples"] += sum(capture.number > 0 and capture.final for capture in operations.captures)
+        self.met["means"] += len(operations.finished)
+        self.met["reads of a mean"] += sum(load.mix != AS_BUILT for load in operations.loads)
+        self.met["reads between means"] += sum(len(load.mix.shares) > 1 for load in operations.loads)
+        self.met["matches"] += sum(len(splice.runs) > 0 for splice in splices)
+        self.met["matches apart"] += sum(len(splice.runs) > 1 for splice in splices)
 
     def check_references(self) -> None:
         """Each splice in flight holds one reference; the rooms add up inside the budget."""
@@ -238,15 +299,17 @@ def test_nothing_is_left_when_every_request_has_ended(seed: int, depth: int) -> 
 
     assert {} == worker.tails
     assert 0 == planner.index.used_bytes
+    assert 0 == simulation.calibrator.pending
 
 
 def test_simulation_meets_every_turn_of_a_request() -> None:
     """A simulation in which nothing happens would prove nothing."""
-    met: Counter[Reason] = Counter()
+    met: Counter[Reason | str] = Counter()
     for seed in SEEDS:
         simulation = Simulation(seed, depth=1)
         simulation.run()
         met.update(simulation.planner.requests)
+        met.update(simulation.met)
 
     expected = {
         Reason.HIT,
@@ -261,5 +324,11 @@ def test_simulation_meets_every_turn_of_a_request() -> None:
         Reason.POOL_FULL,
         Reason.PREFIX_COVERS,
         Reason.UNSUPPORTED,
+        "samples",
+        "means",
+        "reads of a mean",
+        "reads between means",
+        "matches",
+        "matches apart",
     }
-    assert set() == expected - set(met)
+    assert set() == expected - {turn for turn, count in met.items() if count}

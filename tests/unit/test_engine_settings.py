@@ -16,6 +16,9 @@ from sternpost_engine.settings import EngineSettings, parse_settings, pool_budge
         pytest.param({"pool_fraction": 0.001}, EngineSettings(pool_fraction=0.001), id="small-share"),
         pytest.param({"pool_bytes": 0}, EngineSettings(pool_bytes=0), id="no-bytes"),
         pytest.param({"tail_tokens_min": 1}, EngineSettings(tail_tokens_min=1), id="shortest"),
+        pytest.param({"calibration_texts": ""}, EngineSettings(), id="generic-texts"),
+        pytest.param({"calibration_samples": 1}, EngineSettings(calibration_samples=1), id="one-sample"),
+        pytest.param({"calibration_samples": 64}, EngineSettings(calibration_samples=64), id="most-samples"),
         pytest.param(
             {
                 "pool_fraction": 0.5,
@@ -23,6 +26,8 @@ from sternpost_engine.settings import EngineSettings, parse_settings, pool_budge
                 "tail_tokens_min": 128,
                 "tail_tokens_max": 2048,
                 "tail_share_min": 0.1,
+                "calibration_texts": "texts",
+                "calibration_samples": 4,
             },
             EngineSettings(
                 pool_fraction=0.5,
@@ -30,6 +35,8 @@ from sternpost_engine.settings import EngineSettings, parse_settings, pool_budge
                 tail_tokens_min=128,
                 tail_tokens_max=2048,
                 tail_share_min=0.1,
+                calibration_texts="texts",
+                calibration_samples=4,
             ),
             id="all",
         ),
@@ -59,6 +66,12 @@ def test_good_settings(mapping: dict[str, Any], expected: EngineSettings) -> Non
         pytest.param("tail_tokens_max", 0, "an integer from 1 to 4096", id="no-tokens-at-most"),
         pytest.param("tail_tokens_max", 4097, "an integer from 1 to 4096", id="longer-than-any-room"),
         pytest.param("tail_tokens_max", [4096], "an integer from 1 to 4096", id="list"),
+        pytest.param("calibration_texts", None, "a folder's path, or empty", id="no-folder"),
+        pytest.param("calibration_texts", ["texts"], "a folder's path, or empty", id="folders"),
+        pytest.param("calibration_samples", 0, "an integer from 1 to 64", id="no-samples"),
+        pytest.param("calibration_samples", 65, "an integer from 1 to 64", id="too-many-samples"),
+        pytest.param("calibration_samples", 8.0, "an integer from 1 to 64", id="samples-as-fraction"),
+        pytest.param("calibration_samples", True, "an integer from 1 to 64", id="samples-as-boolean"),
     ],
 )
 def test_wrong_value_is_named_with_what_is_allowed(key: str, value: object, allowed: str) -> None:

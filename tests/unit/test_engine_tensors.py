@@ -1,10 +1,13 @@
 """The tensors of a stored tail: sizes, completeness, and the check of the arithmetic."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
+from sternpost_engine.calibration import SCAFFOLD
 from sternpost_engine.rotary import Rotation, rotation_of
-from sternpost_engine.tensors import LayerShape, StoredTail, allocate, bytes_per_token
+from sternpost_engine.tensors import LayerShape, Mean, StoredTail, TailKV, allocate, bytes_per_token
 from sternpost_fakes.attention import FakeRotary, frequencies_of
 
 CPU = torch.device("cpu")
@@ -15,8 +18,8 @@ TOKENS = (5, 6, 7, 5, 8, 6)
 """Two tokens occur twice."""
 
 
-def tail_of(tokens: tuple[int, ...] = TOKENS, layers: int = 2) -> StoredTail:
-    """Make room for a tail."""
+def tail_of(tokens: int = len(TOKENS), layers: int = 2) -> TailKV:
+    """Make room for one copy of a tail."""
     return allocate(tokens, [SHAPE] * layers, CPU)
 
 
@@ -35,7 +38,7 @@ def filled(count: int, value: float = 1.0) -> torch.Tensor:
 )
 def test_size_of_a_token_is_that_of_its_tensors(shapes: list[LayerShape], expected: int) -> None:
     """Keys are kept in float32, values in the model's dtype; the budget counts what is allocated."""
-    tail = allocate((1, 2), shapes, CPU)
+    tail = allocate(2, shapes, CPU)
 
     assert expected == bytes_per_token(shapes)
     assert 2 * expected == sum(tensor.nbytes for tensor in (*tail.keys, *tail.values))
@@ -91,10 +94,10 @@ def test_run_is_written_at_its_offset() -> None:
 def built(tokens: tuple[int, ...], model: FakeRotary, angles: Rotation, dtype: torch.dtype) -> StoredTail:
     """Build a tail as a worker does: the model rotates, rounds, and the angles are taken back."""
     table = torch.randn((100, 2, 8), generator=torch.Generator().manual_seed(1))
-    tail = allocate(tokens, [SHAPE], CPU)
+    scaffold = tail_of(len(tokens), layers=1)
     rotated = model.rotated(table[list(tokens)], 40).to(dtype).float()
-    angles.unrotate(rotated, 40, tail.keys[0])
-    return tail
+    angles.unrotate(rotated, 40, scaffold.keys[0])
+    return StoredTail(tokens, scaffold, means={})
 
 
 MODEL = FakeRotary(frequencies_of(8), 200)
@@ -126,7 +129,7 @@ def test_wrong_angles_are_found_out(wrong: FakeRotary) -> None:
 def test_unusable_keys_are_not_trusted() -> None:
     """What is not a number is not equal to itself."""
     tail = built(LONG, MODEL, rotation_of(MODEL, CPU), torch.float32)
-    tail.keys[0][5] = torch.nan
+    tail.scaffold.keys[0][5] = torch.nan
 
     assert not tail.rotation_holds()
 
@@ -134,3 +137,89 @@ def test_unusable_keys_are_not_trusted() -> None:
 def test_tail_without_a_repeated_token_cannot_be_checked() -> None:
     """It is taken as it is."""
     assert built((1, 2, 3), MODEL, rotation_of(MODEL, CPU), torch.float32).rotation_holds()
+
+
+BF16 = LayerShape(kv_heads=2, head_dim=8, value_dim=8, dtype=torch.bfloat16)
+
+
+def sample_of(seed: int, shape: LayerShape = SHAPE) -> TailKV:
+    """Return a whole copy of a tail with keys and values of its own."""
+    generator, sample = torch.Generator().manual_seed(seed), allocate(len(TOKENS), [shape] * 2, CPU)
+    for layer in range(2):
+        keys, values = torch.randn((2, len(TOKENS), 2, 8), generator=generator)
+        sample.put(layer, 0, keys, values.to(shape.dtype))
+    return sample
+
+
+def mean_of(samples: Sequence[TailKV], shape: LayerShape = SHAPE) -> Mean:
+    """Take the samples into a mean, in their order."""
+    mean = Mean(allocate(len(TOKENS), [shape] * 2, CPU, precise=True))
+    for number, sample in enumerate(samples):
+        mean.add(number, sample)
+    return mean
+
+
+@pytest.mark.parametrize("shape", [SHAPE, BF16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("count", [1, 2, 16, 64])
+def test_mean_is_the_arithmetic_mean(count: int, shape: LayerShape) -> None:
+    """Of keys and values in each layer, with no rounding but that of float32."""
+    samples = [sample_of(seed, shape) for seed in range(count)]
+
+    mean = mean_of(samples, shape).kv
+
+    for layer in range(2):
+        keys = torch.stack([sample.keys[layer].double() for sample in samples]).mean(0)
+        values = torch.stack([sample.values[layer].double() for sample in samples]).mean(0)
+        assert float((keys - mean.keys[layer]).abs().max()) < 1e-6
+        assert float((values - mean.values[layer]).abs().max()) < 1e-6
+
+
+def test_sample_that_is_computed_twice_counts_once() -> None:
+    """It is computed anew where it was given up in flight, or where another worker failed."""
+    first, second = sample_of(1), sample_of(2)
+    mean = mean_of([first, second])
+
+    mean.add(1, sample_of(3))
+
+    assert 2 == mean.samples
+    assert torch.equal(mean_of([first, second]).kv.keys[0], mean.kv.keys[0])
+    assert torch.equal(mean_of([first, second]).kv.values[1], mean.kv.values[1])
+
+
+def test_mean_is_rounded_when_it_is_complete() -> None:
+    """Once, and to the model's dtype: each sample rounded would add up to a larger error."""
+    mean = mean_of([sample_of(seed, BF16) for seed in range(4)], BF16)
+    precise = [values.clone() for values in mean.kv.values]
+
+    mean.complete([BF16, BF16])
+
+    assert {torch.float32} == {values.dtype for values in precise}
+    assert [torch.bfloat16] * 2 == [values.dtype for values in mean.kv.values]
+    assert [torch.float32] * 2 == [keys.dtype for keys in mean.kv.keys]
+    assert all(
+        torch.equal(before.to(torch.bfloat16), after)
+        for before, after in zip(precise, mean.kv.values, strict=True)
+    )
+
+
+def test_cleared_sample_is_not_whole() -> None:
+    """Until every token of the next one has been written over it."""
+    sample = sample_of(1)
+
+    sample.clear()
+    assert not sample.whole
+    for layer in range(2):
+        sample.put(layer, 0, filled(6), filled(6))
+
+    assert sample.whole
+
+
+def test_variants_of_a_tail_are_told_apart() -> None:
+    """As it was built, and a mean for each length that is there."""
+    scaffold, mean = sample_of(1), mean_of([sample_of(2)])
+    tail = StoredTail(TOKENS, scaffold, means={1: mean})
+
+    assert scaffold is tail.variant(SCAFFOLD)
+    assert mean.kv is tail.variant(1)
+    with pytest.raises(KeyError):
+        tail.variant(0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from sternpost_engine.operations import Begin, Capture, Load, Operations, Outcome, Span
+from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
 from sternpost_engine.rotary import rotation_of
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
@@ -105,7 +105,7 @@ def load(request_id: str = "read", entry: int = ENTRY, *, offset: int = 2, count
 
 def outcome(*completed: int, failed: int | None = None) -> Outcome:
     """A step's outcome, by the entries."""
-    return Outcome(completed, () if failed is None else (failed,))
+    return Outcome(tuple(Built(entry) for entry in completed), () if failed is None else (Built(failed),))
 
 
 def hooked(layers: Sequence[Layer]) -> bool:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sternpost_core.hint import Hint, Operation
+from sternpost_engine.calibration import Calibrator
 from sternpost_engine.index import SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, hash_tail
-from sternpost_engine.operations import Operations, Splice
+from sternpost_engine.marking import Marker
+from sternpost_engine.operations import Built, Operations, Splice
 from sternpost_engine.planner import Room, TailPlanner
 from sternpost_engine.rules import Facts, Limits
 from sternpost_fakes.clock import FakeClock
@@ -29,7 +31,15 @@ BLOCK_SIZE: Final = 4
 """Tokens of a KV block."""
 
 IDENTITY: Final = TailIdentity(
-    mode="rotate", anchor=0, scaffold="5ca0", salt="tenant", epoch=7, lora="", kind="chat", engine="e1"
+    mode="rotate",
+    anchor=0,
+    scaffold="5ca0",
+    salt="tenant",
+    epoch=7,
+    lora="",
+    kind="chat",
+    engine="e1",
+    correction="none",
 )
 """The identity of a tail where a test needs but one."""
 
@@ -79,17 +89,22 @@ def make_planner(
     limits: Limits | None = None,
     hash_function: TailHash = hash_tail,
     supported: bool = True,
+    clock: FakeClock | None = None,
+    calibrator: Calibrator | None = None,
+    marker: Marker | None = None,
 ) -> TailPlanner:
     """Return a planner whose tokens are one byte each and whose rooms are 8, 16 or 32 tokens."""
-    index = SuffixIndex(
-        budget_bytes=budget_tokens, bytes_per_token=1, clock=FakeClock(), bucket_tokens=(8, 16, 32)
-    )
+    clock = clock or FakeClock()
+    index = SuffixIndex(budget_bytes=budget_tokens, bytes_per_token=1, clock=clock, bucket_tokens=(8, 16, 32))
     return TailPlanner(
         index,
         limits or Limits(tail_tokens_min=4, tail_tokens_max=32),
         engine="engine",
+        clock=clock,
         hash_function=hash_function,
         supported=supported,
+        calibrator=calibrator,
+        marker=marker,
     )
 
 
@@ -100,12 +115,12 @@ def block_table(request_id: str) -> Sequence[int]:
 
 def complete(planner: TailPlanner, entry: int) -> None:
     """All workers say that they hold the tail whole."""
-    planner.completed(entry)
+    planner.completed(Built(entry))
 
 
 def fail(planner: TailPlanner, entry: int) -> None:
     """A worker says that it could not build the tail."""
-    planner.failed(entry)
+    planner.failed(Built(entry))
 
 
 def build(planner: TailPlanner, facts: Facts) -> int:
