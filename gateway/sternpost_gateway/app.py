@@ -36,7 +36,6 @@ from sternpost_gateway.kills import Kills
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
-from sternpost_gateway.record import Recorder
 from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.state_files import read_file, write_file
@@ -73,33 +72,26 @@ def create_app(
     directory = PolicyDirectory(settings.policies, clock, _on_config(kills, metrics))
     directory.load()
     tails = Tails(clock)
-    fleet = Fleet([Engine(url.rstrip("/")) for url in settings.engines], tails.forget_engine)
     api = EngineApi(control, settings.timeouts)
-    builder = TailBuilder(api, tails, metrics)
-    versions = Versions(settings.state)
-    admission = Admission(settings.limits, chance)
-    metrics.in_flight.set_function(lambda: admission.in_flight)
-    pipeline = Pipeline(
-        Parts(
-            settings=settings,
-            secret=load_secret(settings),
-            clock=clock,
-            policies=lambda: directory.config.policies,
-            kills=lambda: kills.table,
-            admission=admission,
-            fleet=fleet,
-            tails=tails,
-            builder=builder,
-            versions=versions,
-            affinity=TailAffinity(chance),
-            least_loaded=LeastLoaded(chance),
-            forward=Forward(upstream, settings),
-            recorder=Recorder(metrics, tails, fleet),
-            metrics=metrics,
-        )
+    parts = Parts(
+        settings=settings,
+        secret=load_secret(settings),
+        clock=clock,
+        policies=lambda: directory.config.policies,
+        kills=lambda: kills.table,
+        admission=Admission(settings.limits, chance),
+        fleet=Fleet([Engine(url.rstrip("/")) for url in settings.engines], tails.forget_engine),
+        tails=tails,
+        builder=TailBuilder(api, tails, metrics),
+        versions=Versions(settings.state),
+        affinity=TailAffinity(chance),
+        least_loaded=LeastLoaded(chance),
+        forward=Forward(upstream, settings),
+        metrics=metrics,
     )
+    metrics.in_flight.set_function(lambda: parts.admission.in_flight)
     admin = Admin(
-        fleet=fleet,
+        fleet=parts.fleet,
         directory=directory,
         kills=kills,
         metrics=metrics,
@@ -108,21 +100,11 @@ def create_app(
         lifecycle=lifecycle,
         token=settings.admin_token,
     )
-    prober = Prober(api, fleet, metrics, settings.timeouts, clock)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            await upstream.open()
-            # Released in reverse: first what starts requests, then what they travel on.
-            stack.push_async_callback(upstream.close)
-            stack.push_async_callback(api.close)
-            stack.push_async_callback(versions.save)
-            stack.push_async_callback(builder.close)
-            await stack.enter_async_context(_background(directory, prober, versions, settings))
-            yield
-
-    return Starlette(routes=[*admin.routes(), *_routes(pipeline)], lifespan=lifespan)
+    prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
+    return Starlette(
+        routes=[*admin.routes(), *_routes(Pipeline(parts))],
+        lifespan=lambda app: _running(parts, directory, prober, api, upstream),
+    )
 
 
 def load_secret(settings: Settings) -> bytes:
@@ -161,6 +143,22 @@ def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
         metrics.show_levels(kills.table)
 
     return take
+
+
+@asynccontextmanager
+async def _running(
+    parts: Parts, directory: PolicyDirectory, prober: Prober, api: EngineApi, upstream: Upstream
+) -> AsyncIterator[None]:
+    """Hold what the application needs while it runs."""
+    async with AsyncExitStack() as stack:
+        await upstream.open()
+        # Released in reverse: first what starts requests, then what they travel on.
+        stack.push_async_callback(upstream.close)
+        stack.push_async_callback(api.close)
+        stack.push_async_callback(parts.versions.save)
+        stack.push_async_callback(parts.builder.close)
+        await stack.enter_async_context(_background(directory, prober, parts.versions, parts.settings))
+        yield
 
 
 @asynccontextmanager

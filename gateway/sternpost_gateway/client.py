@@ -31,7 +31,7 @@ class Client:
     One ASGI exchange.
 
     `started`: the status line is out, so that no error can be answered any more. `finished`: the last piece
-    is out, too. `gone`: the client has left.
+    is out, too. `gone`: the client has left. `upload_error`: what ended a body that was streamed through.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Client:
         self._clock = clock
         self._body_read = asyncio.Event()
         self.gone = False
+        self.upload_error: ClientGone | TooSlow | None = None
 
     def check_framing(self) -> int | None:
         """
@@ -107,10 +108,18 @@ class Client:
         return max(0.0, started + earned - self._clock.monotonic())
 
     async def stream_body(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives, unbounded, because nothing is kept of it."""
+        """
+        Yield the body as it arrives, unbounded, because nothing is kept of it.
+
+        The HTTP client that reads this reports every failure as the engine's; `upload_error` tells it apart.
+        """
         more = True
         while more:
-            message = await self._next()
+            try:
+                message = await self._next()
+            except (ClientGone, TooSlow) as error:
+                self.upload_error = error
+                raise
             if body := message.get("body", b""):
                 yield body
             more = message.get("more_body", False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,17 @@ TOKEN_LENGTH_MIN: Final = 16
 """A shorter admin token could be guessed."""
 
 
+@dataclass(frozen=True, slots=True)
+class NumberFlag:
+    """A flag that takes a number."""
+
+    name: str
+    metavar: str
+    read: Callable[[str], float]
+    default: float
+    help: str
+
+
 class GatewayCommand:
     """Run the gateway."""
 
@@ -29,100 +41,13 @@ class GatewayCommand:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
-        parser.add_argument(
-            "--policies",
-            type=Path,
-            required=True,
-            metavar="DIR",
-            help="directory of YAML files with CachePolicy objects; edits go live within a second",
-        )
-        parser.add_argument(
-            "--engine",
-            action="append",
-            required=True,
-            metavar="URL",
-            help="base URL of an engine; once for each engine",
-        )
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-        parser.add_argument(
-            "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
-        )
-        parser.add_argument(
-            "--state",
-            type=Path,
-            metavar="DIR",
-            help="directory for what outlives a restart: kill levels, epochs, versions, the salt secret",
-        )
-        parser.add_argument(
-            "--admin-token-file",
-            type=Path,
-            metavar="FILE",
-            help="bearer token for /sternpost/v1/kill, which does not exist without",
-        )
-        parser.add_argument(
-            "--salt-key-file",
-            type=Path,
-            metavar="FILE",
-            help="secret of the cache salts, the same for all gateways of the same engines",
-        )
-        parser.add_argument(
-            "--credentials",
-            type=Credentials,
-            choices=list(Credentials),
-            default=Credentials.FORWARD,
-            help="what engines see: the client's Authorization header, the engine key in its place,"
-            " or neither (default: %(default)s)",
-        )
-        parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
-        parser.add_argument(
-            "--max-body-bytes",
-            metavar="BYTES",
-            type=positive,
-            default=DEFAULT_LIMITS.body_bytes_max,
-            help="largest body of one inspected request (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--max-bodies-bytes",
-            metavar="BYTES",
-            type=positive,
-            default=DEFAULT_LIMITS.bodies_bytes_max,
-            help="bytes of all inspected bodies in flight (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--max-in-flight",
-            metavar="N",
-            type=positive,
-            default=DEFAULT_LIMITS.in_flight_max,
-            help="requests in flight (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--first-byte-seconds",
-            metavar="SECONDS",
-            type=seconds,
-            default=DEFAULT_TIMEOUTS.first_byte_seconds,
-            help="longest wait for an answer to begin (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--idle-seconds",
-            metavar="SECONDS",
-            type=seconds,
-            default=DEFAULT_TIMEOUTS.idle_seconds,
-            help="longest silence within an answer (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--drain-delay-seconds",
-            metavar="SECONDS",
-            type=seconds,
-            default=DEFAULT_TIMEOUTS.drain_delay_seconds,
-            help="from not ready to closing the port (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--drain-seconds",
-            metavar="SECONDS",
-            type=positive,
-            default=DEFAULT_TIMEOUTS.drain_seconds,
-            help="for requests in flight to finish (default: %(default)s)",
-        )
+        _add_places(parser)
+        _add_secrets(parser)
+        for flag in _number_flags():
+            text = f"{flag.help} (default: %(default)s)"
+            parser.add_argument(
+                flag.name, metavar=flag.metavar, type=flag.read, default=flag.default, help=text
+            )
         parser.add_argument(
             "--no-response-headers", action="store_true", help="answer without x-sternpost-* headers"
         )
@@ -196,6 +121,98 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more seconds")
     return value
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policies",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="directory of YAML files with CachePolicy objects; edits go live within a second",
+    )
+    parser.add_argument(
+        "--engine",
+        action="append",
+        required=True,
+        metavar="URL",
+        help="base URL of an engine; once for each engine",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="directory for what outlives a restart: kill levels, epochs, versions, the salt secret",
+    )
+
+
+def _add_secrets(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--admin-token-file",
+        type=Path,
+        metavar="FILE",
+        help="bearer token for /sternpost/v1/kill, which does not exist without",
+    )
+    parser.add_argument(
+        "--salt-key-file",
+        type=Path,
+        metavar="FILE",
+        help="secret of the cache salts, the same for all gateways of the same engines",
+    )
+    parser.add_argument(
+        "--credentials",
+        type=Credentials,
+        choices=list(Credentials),
+        default=Credentials.FORWARD,
+        help="what engines see: the client's Authorization header, the engine key in its place,"
+        " or neither (default: %(default)s)",
+    )
+    parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
+
+
+def _number_flags() -> tuple[NumberFlag, ...]:
+    limits, timeouts = DEFAULT_LIMITS, DEFAULT_TIMEOUTS
+    return (
+        NumberFlag(
+            "--max-body-bytes",
+            "BYTES",
+            positive,
+            limits.body_bytes_max,
+            "largest body of one inspected request",
+        ),
+        NumberFlag(
+            "--max-bodies-bytes",
+            "BYTES",
+            positive,
+            limits.bodies_bytes_max,
+            "bytes of all inspected bodies in flight",
+        ),
+        NumberFlag("--max-in-flight", "N", positive, limits.in_flight_max, "requests in flight"),
+        NumberFlag(
+            "--first-byte-seconds",
+            "SECONDS",
+            seconds,
+            timeouts.first_byte_seconds,
+            "longest wait for an answer to begin",
+        ),
+        NumberFlag(
+            "--idle-seconds", "SECONDS", seconds, timeouts.idle_seconds, "longest silence within an answer"
+        ),
+        NumberFlag(
+            "--drain-delay-seconds",
+            "SECONDS",
+            seconds,
+            timeouts.drain_delay_seconds,
+            "from not ready to closing the port",
+        ),
+        NumberFlag(
+            "--drain-seconds", "SECONDS", positive, timeouts.drain_seconds, "for requests in flight to finish"
+        ),
+    )
 
 
 def _secret_text(flag: str, path: Path | None, length_min: int) -> str | None:

@@ -27,6 +27,19 @@ class Metrics:
     """All metrics of one gateway; each attribute is one metric."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._make_request_metrics(registry)
+        self._make_tail_metrics(registry)
+        self._make_routing_metrics(registry)
+        self._make_state_metrics(registry)
+
+    def show_levels(self, table: KillTable) -> None:
+        """Bring the kill level's gauge up to date; policies that are gone go from it, too."""
+        self.kill_level.clear()
+        self.kill_level.labels(EVERYONE).set(table.everyone.k)
+        for policy, level in table.levels.items():
+            self.kill_level.labels(policy).set(level.k)
+
+    def _make_request_metrics(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "sternpost_gateway_requests_total",
             "Requests by policy and outcome.",
@@ -46,6 +59,8 @@ class Metrics:
             ["policy", "source"],
             registry=registry,
         )
+
+    def _make_tail_metrics(self, registry: CollectorRegistry) -> None:
         self.bypasses = Counter(
             "sternpost_gateway_bypasses_total",
             "Requests of a policy that went without tail reuse, by reason; those of the engine included.",
@@ -64,6 +79,8 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+
+    def _make_routing_metrics(self, registry: CollectorRegistry) -> None:
         self.affinity = Counter(
             "sternpost_gateway_affinity_total",
             "Choices of an engine by outcome.",
@@ -81,6 +98,8 @@ class Metrics:
             "Requests passed through plainly because deciding about them failed.",
             registry=registry,
         )
+
+    def _make_state_metrics(self, registry: CollectorRegistry) -> None:
         self.in_flight = Gauge("sternpost_gateway_in_flight", "Requests in flight.", registry=registry)
         self.engines_ready = Gauge(
             "sternpost_gateway_engines_ready", "Engines that may get requests.", registry=registry
@@ -108,10 +127,3 @@ class Metrics:
             "Faults in the newest policies; 0 when they are live.",
             registry=registry,
         )
-
-    def show_levels(self, table: KillTable) -> None:
-        """Bring the kill level's gauge up to date; policies that are gone go from it, too."""
-        self.kill_level.clear()
-        self.kill_level.labels(EVERYONE).set(table.everyone.k)
-        for policy, level in table.levels.items():
-            self.kill_level.labels(policy).set(level.k)

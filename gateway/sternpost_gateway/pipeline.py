@@ -74,7 +74,6 @@ class Parts:
     affinity: Strategy
     least_loaded: Strategy
     forward: Forward
-    recorder: Recorder
     metrics: Metrics
 
 
@@ -83,6 +82,7 @@ class Pipeline:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one exchange."""
@@ -92,7 +92,7 @@ class Pipeline:
         try:
             await self._serve(client, request_id)
         except ClientGone:
-            self._parts.recorder.refused(NO_POLICY, CLIENT_GONE)
+            self._recorder.refused(NO_POLICY, CLIENT_GONE)
         except SternpostError as error:
             await self._answer(client, request_id, error)
         except Exception as error:  # noqa: BLE001
@@ -127,14 +127,13 @@ class Pipeline:
             return plain(received)
 
     async def _exchange(self, client: Client, planned: Planned) -> None:
-        parts = self._parts
         policy = policy_label(planned)
         try:
             await client.run_until_gone(self._send_and_relay(client, planned))
         except ClientGone:
-            parts.recorder.refused(policy, CLIENT_GONE)
+            self._recorder.refused(policy, CLIENT_GONE)
         except GatewayError as error:
-            parts.recorder.refused(policy, answer_of(error).code)
+            self._recorder.refused(policy, answer_of(error).code)
             await self._reply(client, planned.identified.received.request_id, error)
 
     async def _send_and_relay(self, client: Client, planned: Planned) -> None:
@@ -154,7 +153,7 @@ class Pipeline:
                 composed.planned.identified.received.request_id,
                 composed.engine.url,
             )
-        self._parts.recorder.answered(composed, relayed)
+        self._recorder.answered(composed, relayed)
 
     async def _reach(
         self, client: Client, planned: Planned, stack: ExitStack
@@ -171,8 +170,8 @@ class Pipeline:
                 response = await parts.forward.send(composed, client)
             except UpstreamError as error:
                 flight.close()
-                if client.gone:
-                    raise ClientGone("left before the end of its request") from None
+                if client.upload_error is not None:
+                    raise client.upload_error from None
                 self._note_failure(composed.engine, error)
                 if not self._may_retry(planned, error, tried):
                     raise
@@ -234,7 +233,7 @@ class Pipeline:
         return headers
 
     async def _answer(self, client: Client, request_id: str, error: Exception) -> None:
-        self._parts.recorder.refused(NO_POLICY, answer_of(error).code)
+        self._recorder.refused(NO_POLICY, answer_of(error).code)
         await self._reply(client, request_id, error)
 
     async def _reply(self, client: Client, request_id: str, error: Exception) -> None:

@@ -13,109 +13,8 @@ from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
 from sternpost_fakes.attention import UNTOUCHED, FakeRotary, fake_layers, frequencies_of
 
-CPU = torch.device("cpu")
-BLOCK_SIZE = 4
-SLOTS = 200
-LAYERS = 3
-ENTRY = 1
-
-MODEL = FakeRotary(frequencies_of(8), 500, magnitude=1.1)
-
-SCAFFOLD = 6
-TAIL = (*range(10), *range(10), 3)
-"""Twenty-one tokens; each occurs twice, so that the arithmetic can be checked."""
-
-BUILD_BLOCKS = (9, 2, 30, 7, 21, 4, 40)
-READ_BLOCKS = (11, 3, 28, 46, 13, 45, 8, 22, 5, 17)
-
 HUGE = LayerShape(kv_heads=2**40, head_dim=8, value_dim=8, dtype=torch.float32)
 """No machine has room for it."""
-
-
-class Engine:
-    """A worker, its layers, and a model whose keys and values depend on layer, token and position alone."""
-
-    def __init__(self, dtype: torch.dtype = torch.float32, *, angles: FakeRotary = MODEL) -> None:
-        self.shape = LayerShape(kv_heads=2, head_dim=8, value_dim=8, dtype=dtype)
-        self.layers = fake_layers(LAYERS, SLOTS, self.shape)
-        self.worker = SuffixWorker(
-            self.layers,
-            rotation_of(angles, CPU),
-            BLOCK_SIZE,
-            CPU,
-            itertools.count(0.0, 0.25).__next__,
-            logging.getLogger("test"),
-        )
-        generator = torch.Generator().manual_seed(1)
-        self.keys = torch.randn((LAYERS, 100, 2, 8), generator=generator)
-        self.values = torch.randn((LAYERS, 100, 2, 8), generator=generator).to(dtype)
-
-    def model_keys(self, layer: int, tokens: Sequence[int], position: int) -> torch.Tensor:
-        """The keys that the model computes for these tokens from `position` on."""
-        return MODEL.rotated(self.keys[layer][list(tokens)], position).to(self.shape.dtype)
-
-    def forward(self, rows: Sequence[tuple[Sequence[int], Sequence[int], int]], padding: int = 0) -> None:
-        """Compute a batch of rows: tokens, the request's blocks, and the first token's position."""
-        slots = torch.tensor(
-            [slot for tokens, blocks, first in rows for slot in slots_of(blocks, first, len(tokens))]
-            + [-1] * padding
-        )
-        for number, layer in enumerate(self.layers):
-            keys = [self.model_keys(number, tokens, first) for tokens, _, first in rows]
-            values = [self.values[number][list(tokens)] for tokens, _, _ in rows]
-            batch = torch.cat((*keys, torch.zeros(padding, 2, 8, dtype=self.shape.dtype)))
-            layer.module.impl.do_kv_cache_update(
-                layer.module,
-                batch,
-                torch.cat((*values, torch.zeros(padding, 2, 8, dtype=self.shape.dtype))),
-                layer.pages,
-                slots,
-            )
-
-    def build(self, tokens: tuple[int, ...] = TAIL, entry: int = ENTRY) -> Outcome:
-        """Build a tail in one step."""
-        self.worker.start(
-            Operations(begins=(Begin(entry, tokens),), captures=(capture(0, len(tokens), entry, final=True),))
-        )
-        self.forward([(tokens, BUILD_BLOCKS, SCAFFOLD)])
-        return self.worker.end()
-
-    def clear(self) -> None:
-        """Empty all pages, so that what is written afterwards can be told."""
-        for layer in self.layers:
-            layer.pages.fill_(UNTOUCHED)
-
-
-def slots_of(blocks: Sequence[int], position: int, count: int) -> list[int]:
-    """The slots of a run of tokens."""
-    return [
-        blocks[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE for at in range(position, position + count)
-    ]
-
-
-def capture(offset: int, count: int, entry: int = ENTRY, *, final: bool = False) -> Capture:
-    """Capture a run of the tail that the build computes."""
-    return Capture(entry, Span(BUILD_BLOCKS, SCAFFOLD + offset, offset, count), final)
-
-
-def load(request_id: str = "read", entry: int = ENTRY, *, offset: int = 2, count: int = 17) -> Load:
-    """Load a run of the tail, which begins at position 13 of the reading request."""
-    return Load(request_id, entry, Span(READ_BLOCKS, 13 + offset, offset, count))
-
-
-def outcome(*completed: int, failed: int | None = None) -> Outcome:
-    """A step's outcome, by the entries."""
-    return Outcome(tuple(Built(entry) for entry in completed), () if failed is None else (Built(failed),))
-
-
-def hooked(layers: Sequence[Layer]) -> bool:
-    """Whether any layer's cache update is not the backend's own."""
-    return any("do_kv_cache_update" in vars(layer.module.impl) for layer in layers)
-
-
-def error(expected: torch.Tensor, actual: torch.Tensor) -> float:
-    """The largest absolute difference."""
-    return float((expected.double() - actual.double()).abs().max())
 
 
 @pytest.mark.parametrize(
@@ -130,7 +29,7 @@ def test_tail_built_in_chunks_among_other_rows_is_read_at_another_position(
     dtype: torch.dtype, tolerance: float
 ) -> None:
     """Exactly the model's own keys and values, at exactly the right slots, and no other slot is touched."""
-    engine = Engine(dtype)
+    engine = LittleEngine(dtype)
     other = ([50, 51, 52], (48, 49), 1)
     runs = [(0, 2), (2, 11), (13, 8)]
     for number, (offset, count) in enumerate(runs):
@@ -157,7 +56,7 @@ def test_tail_built_in_chunks_among_other_rows_is_read_at_another_position(
 
 def test_build_computes_as_ever() -> None:
     """Keeping a tail changes nothing of what the request itself has in its pages."""
-    kept, plain = Engine(), Engine()
+    kept, plain = LittleEngine(), LittleEngine()
 
     kept.build()
     plain.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD)])
@@ -168,7 +67,7 @@ def test_build_computes_as_ever() -> None:
 
 def test_two_builds_of_one_step_are_kept_apart() -> None:
     """Each takes the rows of its own slots."""
-    engine, other = Engine(), (*TAIL[5:], 3, 4)
+    engine, other = LittleEngine(), (*TAIL[5:], 3, 4)
     spans = (Span(BUILD_BLOCKS, SCAFFOLD, 0, len(TAIL)), Span(READ_BLOCKS, SCAFFOLD, 0, len(other)))
     engine.worker.start(
         Operations(
@@ -189,7 +88,7 @@ def test_two_builds_of_one_step_are_kept_apart() -> None:
 
 def test_preempted_build_is_kept_from_its_beginning() -> None:
     """What was captured before counts no more."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.worker.start(Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, 15),)))
     engine.forward([(TAIL[:15], BUILD_BLOCKS, SCAFFOLD)])
     assert outcome() == engine.worker.end()
@@ -203,7 +102,7 @@ def test_preempted_build_is_kept_from_its_beginning() -> None:
 @pytest.mark.parametrize("forward", [True, False], ids=["computed", "nothing-computed"])
 def test_hooks_last_for_one_step(forward: bool) -> None:
     """A step without a build runs the backend's own code, with nothing in between."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.worker.start(Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, 5),)))
     assert hooked(engine.layers)
 
@@ -216,7 +115,7 @@ def test_hooks_last_for_one_step(forward: bool) -> None:
 
 def test_step_without_a_build_hooks_nothing() -> None:
     """Neither does a load."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
 
     engine.worker.start(Operations(loads=(load(),)))
@@ -231,7 +130,7 @@ def test_step_without_a_build_hooks_nothing() -> None:
 )
 def test_build_that_is_not_whole_fails(computed: int) -> None:
     """A tail with a hole would put garbage into every answer after it."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.worker.start(
         Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, len(TAIL), final=True),))
     )
@@ -243,12 +142,12 @@ def test_build_that_is_not_whole_fails(computed: int) -> None:
 
 def test_build_with_wrong_angles_fails() -> None:
     """Its keys would be put at positions that the model knows nothing of."""
-    assert outcome(failed=ENTRY) == Engine(angles=FakeRotary(frequencies_of(8, 500.0), 500)).build()
+    assert outcome(failed=ENTRY) == LittleEngine(angles=FakeRotary(frequencies_of(8, 500.0), 500)).build()
 
 
 def test_build_without_memory_fails_alone() -> None:
     """The engine goes on, and the request is served."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.worker = SuffixWorker(
         [Layer(layer.name, layer.module, layer.pages, HUGE) for layer in engine.layers],
         rotation_of(MODEL, CPU),
@@ -264,7 +163,7 @@ def test_build_without_memory_fails_alone() -> None:
 
 def test_failed_copy_names_its_blocks_and_leaves_others_alone() -> None:
     """The blocks from the one that the copy begins in, to the prompt's end: vLLM computes them anew."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
 
     copied = engine.worker.start(Operations(loads=(load("bad", entry=9), load("good"))))
@@ -289,7 +188,7 @@ def test_failed_copy_names_its_blocks_and_leaves_others_alone() -> None:
 )
 def test_copy_that_cannot_be_made_fails_by_itself(bad: Load) -> None:
     """Whatever is wrong with one request's tail, the step goes on."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
     engine.build(entry=3)
     engine.worker.start(Operations(drops=(3,), begins=(Begin(2, TAIL),)))
@@ -303,7 +202,7 @@ def test_copy_that_cannot_be_made_fails_by_itself(bad: Load) -> None:
 
 def test_backend_that_fails_fails_the_copy() -> None:
     """Even in a later layer, when part of the tail has been written."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
     engine.layers[2].module.impl.failing = True
 
@@ -314,14 +213,14 @@ def test_backend_that_fails_fails_the_copy() -> None:
 
 def test_failure_is_logged_without_the_prompt(caplog: pytest.LogCaptureFixture) -> None:
     """The entry and the kind of error are enough."""
-    Engine().worker.start(Operations(loads=(load(entry=9),)))
+    LittleEngine().worker.start(Operations(loads=(load(entry=9),)))
 
     assert ["copy of tail 9 failed: KeyError"] == caplog.messages
 
 
 def test_dropped_tails_are_let_go() -> None:
     """Their memory is the next tail's."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
     assert frozenset({ENTRY}) == engine.worker.entries
 
@@ -332,7 +231,7 @@ def test_dropped_tails_are_let_go() -> None:
 
 def test_copy_is_timed() -> None:
     """By the clock that the worker was given, over all loads of the step."""
-    engine = Engine()
+    engine = LittleEngine()
     engine.build()
 
     assert 0.25 == engine.worker.start(Operations(loads=(load("a"), load("b")))).seconds

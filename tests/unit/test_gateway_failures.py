@@ -346,6 +346,25 @@ async def test_client_that_leaves_within_its_upload_harms_no_engine(tmp_path: Pa
         assert 4 == gateway.metric("sternpost_gateway_requests_total", policy="", outcome="client_gone")
 
 
+async def test_upload_that_stalls_is_refused_and_harms_no_engine(tmp_path: Path) -> None:
+    """A sender that stops is told so; the engine that waited for it stays ready."""
+    async with (
+        running_engine() as engine,
+        running_gateway(
+            tmp_path, [engine.url], settings=with_timeouts(replace(QUICK, idle_seconds=0.2))
+        ) as gateway,
+    ):
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/files HTTP/1.1\r\nhost: h\r\ncontent-length: 5000\r\n\r\nabc")
+        answer = await asyncio.wait_for(reader.read(), timeout=3)
+        writer.close()
+
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert 0 == gateway.metric("sternpost_gateway_retries_total")
+        assert 1 == gateway.metric("sternpost_gateway_engines_ready")
+
+
 async def test_client_that_does_not_read_pauses_the_engine_and_is_given_up(tmp_path: Path) -> None:
     """Memory for a stalled reader is bounded, and after a while its slot is free again."""
     piece = b"data: " + b"x" * 65536 + b"\n\n"

@@ -20,7 +20,6 @@ from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
-from sternpost_gateway.record import Recorder
 from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
@@ -95,6 +94,5 @@ def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
         affinity=TailAffinity(chance),
         least_loaded=LeastLoaded(chance),
         forward=Forward(upstream, settings),
-        recorder=Recorder(metrics, tails, fleet),
         metrics=metrics,
     )
