@@ -2,16 +2,33 @@
 
 import itertools
 import logging
-from collections.abc import Sequence
 
 import pytest
 import torch
 
-from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
+from sternpost_engine.operations import Begin, Capture, Load, Operations, Span
 from sternpost_engine.rotary import rotation_of
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
-from sternpost_fakes.attention import UNTOUCHED, FakeRotary, fake_layers, frequencies_of
+from sternpost_fakes.attention import UNTOUCHED, FakeRotary, frequencies_of
+from sternpost_fakes.little_engine import (
+    BLOCK_SIZE,
+    BUILD_BLOCKS,
+    CPU,
+    ENTRY,
+    MODEL,
+    READ_BLOCKS,
+    SCAFFOLD_TOKENS,
+    SLOTS,
+    TAIL,
+    LittleEngine,
+    capture,
+    error,
+    hooked,
+    load,
+    outcome,
+    slots_of,
+)
 
 HUGE = LayerShape(kv_heads=2**40, head_dim=8, value_dim=8, dtype=torch.float32)
 """No machine has room for it."""
@@ -36,7 +53,7 @@ def test_tail_built_in_chunks_among_other_rows_is_read_at_another_position(
         begins = (Begin(ENTRY, TAIL),) if number == 0 else ()
         final = offset + count == len(TAIL)
         engine.worker.start(Operations(begins=begins, captures=(capture(offset, count, final=final),)))
-        row = (TAIL[offset : offset + count], BUILD_BLOCKS, SCAFFOLD + offset)
+        row = (TAIL[offset : offset + count], BUILD_BLOCKS, SCAFFOLD_TOKENS + offset)
         engine.forward([other, row, ([60], READ_BLOCKS, 0)], padding=3)
         ended = engine.worker.end()
     assert outcome(ENTRY) == ended
@@ -59,7 +76,7 @@ def test_build_computes_as_ever() -> None:
     kept, plain = LittleEngine(), LittleEngine()
 
     kept.build()
-    plain.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD)])
+    plain.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD_TOKENS)])
 
     for with_store, without in zip(kept.layers, plain.layers, strict=True):
         assert torch.equal(without.pages, with_store.pages)
@@ -68,14 +85,17 @@ def test_build_computes_as_ever() -> None:
 def test_two_builds_of_one_step_are_kept_apart() -> None:
     """Each takes the rows of its own slots."""
     engine, other = LittleEngine(), (*TAIL[5:], 3, 4)
-    spans = (Span(BUILD_BLOCKS, SCAFFOLD, 0, len(TAIL)), Span(READ_BLOCKS, SCAFFOLD, 0, len(other)))
+    spans = (
+        Span(BUILD_BLOCKS, SCAFFOLD_TOKENS, 0, len(TAIL)),
+        Span(READ_BLOCKS, SCAFFOLD_TOKENS, 0, len(other)),
+    )
     engine.worker.start(
         Operations(
             begins=(Begin(1, TAIL), Begin(2, other)),
             captures=(Capture(1, spans[0], final=True), Capture(2, spans[1], final=True)),
         )
     )
-    engine.forward([(other, READ_BLOCKS, SCAFFOLD), (TAIL, BUILD_BLOCKS, SCAFFOLD)])
+    engine.forward([(other, READ_BLOCKS, SCAFFOLD_TOKENS), (TAIL, BUILD_BLOCKS, SCAFFOLD_TOKENS)])
     assert outcome(1, 2) == engine.worker.end()
     engine.clear()
 
@@ -90,11 +110,11 @@ def test_preempted_build_is_kept_from_its_beginning() -> None:
     """What was captured before counts no more."""
     engine = LittleEngine()
     engine.worker.start(Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, 15),)))
-    engine.forward([(TAIL[:15], BUILD_BLOCKS, SCAFFOLD)])
+    engine.forward([(TAIL[:15], BUILD_BLOCKS, SCAFFOLD_TOKENS)])
     assert outcome() == engine.worker.end()
 
     engine.worker.start(Operations(captures=(capture(0, len(TAIL), final=True),)))
-    engine.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD)])
+    engine.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD_TOKENS)])
 
     assert outcome(ENTRY) == engine.worker.end()
 
@@ -107,7 +127,7 @@ def test_hooks_last_for_one_step(forward: bool) -> None:
     assert hooked(engine.layers)
 
     if forward:
-        engine.forward([(TAIL[:5], BUILD_BLOCKS, SCAFFOLD)])
+        engine.forward([(TAIL[:5], BUILD_BLOCKS, SCAFFOLD_TOKENS)])
     engine.worker.end()
 
     assert not hooked(engine.layers)
@@ -135,7 +155,7 @@ def test_build_that_is_not_whole_fails(computed: int) -> None:
         Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, len(TAIL), final=True),))
     )
     if computed:
-        engine.forward([(TAIL[:computed], BUILD_BLOCKS, SCAFFOLD)])
+        engine.forward([(TAIL[:computed], BUILD_BLOCKS, SCAFFOLD_TOKENS)])
 
     assert outcome(failed=ENTRY) == engine.worker.end()
 
