@@ -64,11 +64,11 @@ class LittleEngine:
         for number, layer in enumerate(self.layers):
             keys = [self.model_keys(number, tokens, first) for tokens, _, first in rows]
             values = [self.values[number][list(tokens)] for tokens, _, _ in rows]
-            batch = torch.cat((*keys, torch.zeros(padding, 2, 8, dtype=self.shape.dtype)))
+            batch = torch.cat((*keys, torch.full((padding, 2, 8), 0.0, dtype=self.shape.dtype)))
             layer.module.impl.do_kv_cache_update(
                 layer.module,
                 batch,
-                torch.cat((*values, torch.zeros(padding, 2, 8, dtype=self.shape.dtype))),
+                torch.cat((*values, torch.full((padding, 2, 8), 0.0, dtype=self.shape.dtype))),
                 layer.pages,
                 slots,
             )
@@ -96,7 +96,7 @@ class LittleEngine:
             layer.pages.fill_(UNTOUCHED)
 
 
-class NoMemory(TorchFunctionMode):
+class NoMemory(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered, the device has no memory left for new tensors; the first `spared` succeed."""
 
     def __init__(self, spared: int = 0) -> None:
