@@ -18,8 +18,8 @@ from typing import Final
 import httpx
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
@@ -45,6 +45,9 @@ from sternpost_gateway.versions import Versions
 
 logger = logging.getLogger(__name__)
 
+ENGINE_PATHS: Final = "/v1/"
+"""What the paths of requests for engines begin with."""
+
 SECRET_FILE: Final = "salt.key"
 SECRET_BYTES: Final = 32
 """The length of a salt secret that is made here."""
@@ -59,7 +62,7 @@ def create_app(
     control: httpx.AsyncClient,
     chance: random.Random,
     lifecycle: Lifecycle,
-) -> Starlette:
+) -> ASGIApp:
     """
     Build the gateway.
 
@@ -101,10 +104,11 @@ def create_app(
         token=settings.admin_token,
     )
     prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
-    return Starlette(
-        routes=[*admin.routes(), *_routes(Pipeline(parts))],
+    own = Starlette(
+        routes=[*admin.routes(), Mount("/", app=_nowhere)],
         lifespan=lambda app: _running(parts, directory, prober, api, upstream),
     )
+    return _entrance(Pipeline(parts), own)
 
 
 def load_secret(settings: Settings) -> bytes:
@@ -133,8 +137,16 @@ def load_secret(settings: Settings) -> bytes:
     return kept
 
 
-def _routes(pipeline: Pipeline) -> list[Route | Mount]:
-    return [Mount("/v1", app=pipeline), Mount("/", app=_nowhere)]
+def _entrance(pipeline: Pipeline, own: Starlette) -> ASGIApp:
+    """Send what is for engines straight into the pipeline; routing is for the gateway's own endpoints."""
+
+    async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(ENGINE_PATHS):
+            await pipeline(scope, receive, send)
+        else:
+            await own(scope, receive, send)
+
+    return entrance
 
 
 def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:

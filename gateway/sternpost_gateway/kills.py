@@ -28,6 +28,11 @@ LATCH_VERSION: Final = 1
 LATCHES_MAX: Final = 1024
 """Latches at once: one for each policy, and one for all."""
 
+READS_OFF: Final = frozenset(level for level in KillLevel if level >= KillLevel.NO_SUFFIX_READS)
+REWRITES_OFF: Final = frozenset(level for level in KillLevel if level >= KillLevel.NO_REWRITE)
+AFFINITY_OFF: Final = frozenset(level for level in KillLevel if level >= KillLevel.NO_AFFINITY)
+"""The levels at which each is off; the hot path asks for membership, which is cheaper than comparing."""
+
 EVERYONE: Final = ""
 """The key of the latch that is for all policies."""
 

@@ -103,7 +103,7 @@ class Pipeline:
     async def _serve(self, client: Client, request_id: str) -> None:
         parts = self._parts
         arrived = parts.clock.monotonic()
-        inspect = is_inspected(client) and parts.kills().everyone < KillLevel.PLAIN_PROXY
+        inspect = is_inspected(client) and parts.kills().everyone is not KillLevel.PLAIN_PROXY
         with parts.admission.request(), ExitStack() as stack:
             if inspect:
                 stack.enter_context(parts.admission.body(self._body_bytes(client)))

@@ -15,12 +15,12 @@ from sternpost_core.content import content_id
 from sternpost_core.hint import Correction, Mode
 from sternpost_core.jsonspan import Document, Edit, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
-from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
 from sternpost_gateway.availability import is_served
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.identify import Identified
+from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
 from sternpost_gateway.segment import Chat, Segmented, raw_member
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.tokens import Template
@@ -78,7 +78,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
     document, policy = identified.received.document, identified.policy
     if document is None:
         return Planned(segmented=segmented)
-    rewrites = policy is not None and identified.level < KillLevel.NO_REWRITE and is_served(policy)
+    rewrites = policy is not None and identified.level not in REWRITES_OFF and is_served(policy)
     salt = _salt(segmented, document, secret) if rewrites else None
     bypass = _bypass(segmented, document) if policy else None
     return Planned(
@@ -100,11 +100,11 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     assert policy is not None, "only a policy's request is bypassed"
     tail_is_last = chat is not None and chat.tail == len(chat.messages) - 1
     reasons = (
-        (identified.level >= KillLevel.NO_REWRITE, Bypass.KILLED),
+        (identified.level in REWRITES_OFF, Bypass.KILLED),
         (not is_served(policy), Bypass.NOT_AVAILABLE),
         (policy.suffix_cache is None, Bypass.OBSERVING),
         (chat is None, Bypass.NOT_CHAT),
-        (identified.level >= KillLevel.NO_SUFFIX_READS, Bypass.KILLED),
+        (identified.level in READS_OFF, Bypass.KILLED),
         (identified.reuse_off, Bypass.CLIENT_OFF),
         (chat is not None and chat.tail is None, Bypass.NO_TAIL),
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
@@ -145,7 +145,7 @@ def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None
 
 def _conversation(segmented: Segmented, document: Document, salt: str | None) -> str | None:
     identified = segmented.canonicalized.identified
-    if identified.level >= KillLevel.NO_AFFINITY:
+    if identified.level in AFFINITY_OFF:
         return None
     return _opening_key(segmented, document, salt or identified.tenant or "", identified.session)
 

@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from sternpost_core.clock import SystemClock
 from sternpost_core.errors import OperatingError
@@ -119,7 +119,7 @@ def make_registry() -> CollectorRegistry:
     return registry
 
 
-def server_config(app: Starlette, timeouts: Timeouts) -> uvicorn.Config:
+def server_config(app: ASGIApp, timeouts: Timeouts) -> uvicorn.Config:
     """Return how the HTTP server runs: it adds no header and no log line of its own."""
     return uvicorn.Config(
         app,
