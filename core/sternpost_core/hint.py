@@ -10,7 +10,7 @@ another version is an error. The engine trusts no hint: it compares token ids be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -107,7 +107,7 @@ class Hint:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the hint as the engine reads it, `v` first."""
-        return {"v": HINT_VERSION, **{key: _plain(value) for key, value in asdict(self).items()}}
+        return {"v": HINT_VERSION, **_plain_fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Report:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as a client reads it, `v` first."""
-        return {"v": HINT_VERSION, **{key: _plain(value) for key, value in asdict(self).items()}}
+        return {"v": HINT_VERSION, **_plain_fields(self)}
 
 
 def parse_hint(mapping: object) -> Hint:
@@ -187,6 +187,11 @@ _ENUMERATED: Final[Mapping[str, type[StrEnum]]] = {
     "correction": Correction,
 }
 """The fields of a hint whose values are listed."""
+
+
+def _plain_fields(value: Hint | Report) -> dict[str, Any]:
+    # Not `asdict`, which copies deeply: this runs once per request.
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def _plain(value: Any) -> Any:

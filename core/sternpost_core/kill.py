@@ -41,13 +41,17 @@ class KillLevel(Enum):
     @property
     def k(self) -> int:
         """The level's number, 0 to 5."""
-        return list(KillLevel).index(self)
+        return _NUMBERS[self]
 
     def __lt__(self, other: KillLevel) -> bool:
         return self.k < other.k
 
     def __str__(self) -> str:
         return self.value
+
+
+_NUMBERS: Final = {level: number for number, level in enumerate(KillLevel)}
+"""Each level's number; looked up, because the gateway compares levels for every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
