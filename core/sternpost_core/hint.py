@@ -87,8 +87,8 @@ class Hint:
 
     `prefix_tokens` and `tail_tokens` count the prompt's first and last tokens that the policy calls fixed;
     `head`, `last` and `match` count tail tokens to compute afresh; `scaffold` is the id of the tokens that
-    the tail's KV is encoded after. A build's prompt is scaffold + tail and nothing else; `insert` says where in
-    the scaffold a middle would stand, which a calibration needs to know.
+    the tail's KV is encoded after. A build's prompt is scaffold + tail and nothing else; `insert` says
+    where in the scaffold a middle would stand, which a calibration needs to know.
     """
 
     op: Operation

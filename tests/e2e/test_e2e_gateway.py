@@ -1,4 +1,4 @@
-"""The gateway before a real engine: invisible where no policy matches, and a tail computed once where one does."""
+"""The gateway before a real engine: invisible without a policy; with one, a tail is computed once."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _chat(client: openai.OpenAI, model: str, question: str) -> Mapping[str, Any]
 
 
 def test_an_ordinary_client_sees_its_tail_computed_once(up: RunningUp, http: httpx.Client) -> None:
-    """After the first request the gateway has the tail built; from then on middle and last tokens are computed."""
+    """The gateway has the tail built after its first request; from then on middle and last tokens are computed."""
     with openai.OpenAI(base_url=up.base_url, api_key="none", max_retries=0) as client:
         first = _chat(client, up.model, "Where does the first door lead?")["prompt_tokens_details"]
         number = iter(range(1000))
@@ -153,7 +153,7 @@ def test_an_ordinary_client_sees_its_tail_computed_once(up: RunningUp, http: htt
             usage = _chat(client, up.model, question)
             report = usage["prompt_tokens_details"]["sternpost"]
             messages = [{"role": "user", "content": question}]
-            return usage | {"messages": messages} if report["reason"] == "hit" else None
+            return {**usage, "messages": messages} if report["reason"] == "hit" else None
 
         usage: Mapping[str, Any] | None = None
         deadline = time.monotonic() + WAIT_SECONDS_MAX
