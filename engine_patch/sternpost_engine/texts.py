@@ -104,8 +104,8 @@ _STRIDE: Final = 7
 
 def generic_texts() -> tuple[Text, ...]:
     """Return the set that ships with the product."""
-    lines = files("sternpost_engine").joinpath("data/generic.jsonl").read_text("utf-8").splitlines()
-    return tuple(_from_line(line, f"generic.jsonl:{number}") for number, line in enumerate(lines, 1) if line)
+    content = files("sternpost_engine").joinpath("data/generic.jsonl").read_text("utf-8")
+    return tuple(_from_lines(content, "generic.jsonl"))
 
 
 def read_texts(folder: Path) -> tuple[Text, ...]:
@@ -122,10 +122,7 @@ def read_texts(folder: Path) -> tuple[Text, ...]:
     texts: list[Text] = []
     for path in sorted(folder.iterdir()):
         if path.suffix == ".jsonl":
-            lines = _read(path).splitlines()
-            texts += [
-                _from_line(line, f"{path.name}:{number}") for number, line in enumerate(lines, 1) if line
-            ]
+            texts += _from_lines(_read(path), path.name)
         elif path.suffix == ".txt":
             kind = path.name.split(".")[0] if path.name.count(".") > 1 else ""
             content = _read(path)[:TEXT_CHARACTERS_MAX]
@@ -142,6 +139,12 @@ def _read(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         allowed = "a file of UTF-8 text that can be read"
         raise SettingsError("calibration texts", [Fault(path.name, type(error).__name__, allowed)]) from error
+
+
+def _from_lines(content: str, name: str) -> list[Text]:
+    # Cut at line feeds alone: a JSON string may hold the other characters that Python calls line ends.
+    lines = enumerate(content.split("\n"), start=1)
+    return [_from_line(line, f"{name}:{number}") for number, line in lines if line.strip()]
 
 
 def _from_line(line: str, place: str) -> Text:
