@@ -143,7 +143,7 @@ def _chat(client: openai.OpenAI, model: str, question: str) -> Mapping[str, Any]
 
 
 def test_an_ordinary_client_sees_its_tail_computed_once(up: RunningUp, http: httpx.Client) -> None:
-    """The gateway has the tail built after its first request; from then on middle and last tokens are computed."""
+    """The gateway has the tail built; from then on middle and last tokens alone are computed."""
     with openai.OpenAI(base_url=up.base_url, api_key="none", max_retries=0) as client:
         first = _chat(client, up.model, "Where does the first door lead?")["prompt_tokens_details"]
         number = iter(range(1000))
