@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 
-from sternpost_core.hint import Reason
-from sternpost_engine.operations import Operations
+from sternpost_core.hint import Correction, Reason
+from sternpost_engine.operations import Built, Operations, Splice
 from sternpost_engine.planner import Room
 from sternpost_engine.settings import EngineSettings
 from sternpost_fakes.tail_requests import BLOCK_SIZE, SCAFFOLD, TAIL, build_facts, read_facts
 from sternpost_fakes.vllm_modules import import_object
 
 pytestmark = pytest.mark.engine
+
+ADAPTER = SimpleNamespace(lora_name="l", lora_int_id=3, lora_path="adapters/l")
 
 ROOM = Room(tokens=100, rows=8, tokens_max=100, rows_max=8)
 
@@ -59,6 +61,21 @@ def request_of(facts: Any, **changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**values, **changes})
 
 
+class FakeScheduler:
+    """Has the same room in every step, and notes what is taken of it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Splice] = []
+
+    def room(self) -> Room:
+        """Return the room."""
+        return ROOM
+
+    def take_room(self, splice: Splice) -> None:
+        """Note the splice."""
+        self.taken.append(splice)
+
+
 def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
     """Return the scheduler's half over one layer, with short tails allowed."""
     torch = import_object("torch")
@@ -73,6 +90,7 @@ def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
             dtype=torch.bfloat16,
             tokenizer="m",
             tokenizer_revision=None,
+            skip_tokenizer_init=True,
         ),
         parallel_config=SimpleNamespace(tensor_parallel_size=workers),
         cache_config=SimpleNamespace(cache_dtype="auto"),
@@ -84,7 +102,7 @@ def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
         supported=True,
     )
     side.kv_cache_manager = SimpleNamespace(get_block_ids=lambda request_id: (list(range(20)),))
-    side.room = ROOM
+    side.scheduler = FakeScheduler()
     return side
 
 
@@ -92,7 +110,7 @@ def build(connector: ModuleType, side: Any) -> None:
     """Build the tail."""
     side.add(request_of(build_facts("build")))
     side.close_step({"build": len(SCAFFOLD) + len(TAIL)})
-    side.answer(connector.OutcomeMetadata({1: 1}, set()))
+    side.answer(connector.OutcomeMetadata({Built(1): 1}, set()))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +118,11 @@ def build(connector: ModuleType, side: Any) -> None:
     [
         pytest.param({}, {}, id="plain"),
         pytest.param({"cache_salt": "s"}, {"salt": "s"}, id="salt"),
-        pytest.param({"lora_request": SimpleNamespace(lora_name="l")}, {"lora": "l"}, id="adapter"),
+        pytest.param(
+            {"lora_request": ADAPTER},
+            {"lora": "l:3:adapters/l", "adapter": ADAPTER},
+            id="adapter",
+        ),
         pytest.param({"pooling_params": object()}, {"pooling": True}, id="pooling"),
         pytest.param(
             {"sampling_params": SimpleNamespace(prompt_logprobs=0)}, {"prompt_logprobs": True}, id="logprobs"
@@ -129,6 +151,7 @@ def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expe
     defaults = {
         "salt": "",
         "lora": "",
+        "adapter": None,
         "pooling": False,
         "prompt_logprobs": False,
         "multimodal": False,
@@ -141,23 +164,26 @@ def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expe
 
 
 def test_outcomes_of_workers_are_added_up(connector: ModuleType) -> None:
-    """Per entry, how many workers hold it whole; one failure is enough."""
-    total = connector.OutcomeMetadata({1: 1, 2: 1}, {3}).aggregate(connector.OutcomeMetadata({1: 1}, {2}))
+    """Per tail or sample, how many workers hold it whole; one failure is enough."""
+    tail, sample, other = Built(1), Built(1, 0), Built(2)
+    first = connector.OutcomeMetadata({tail: 1, sample: 1}, {other})
 
-    assert ({1: 2, 2: 1}, {2, 3}) == (total.completed, total.failed)
+    total = first.aggregate(connector.OutcomeMetadata({tail: 1}, {sample}))
+
+    assert ({tail: 2, sample: 1}, {sample, other}) == (total.completed, total.failed)
 
 
 @pytest.mark.parametrize(
     ("completed", "failed", "reason"),
     [
-        pytest.param({1: 2}, set(), Reason.BUILT, id="both-workers"),
-        pytest.param({1: 1}, set(), Reason.UNSUPPORTED, id="one-worker"),
-        pytest.param({1: 1}, {1}, Reason.UNSUPPORTED, id="one-worker-failed"),
-        pytest.param({}, {1}, Reason.UNSUPPORTED, id="both-failed"),
+        pytest.param({Built(1): 2}, set(), Reason.BUILT, id="both-workers"),
+        pytest.param({Built(1): 1}, set(), Reason.UNSUPPORTED, id="one-worker"),
+        pytest.param({Built(1): 1}, {Built(1)}, Reason.UNSUPPORTED, id="one-worker-failed"),
+        pytest.param({}, {Built(1)}, Reason.UNSUPPORTED, id="both-failed"),
     ],
 )
 def test_tail_is_live_when_every_worker_holds_it(
-    connector: ModuleType, completed: dict[int, int], failed: set[int], reason: Reason
+    connector: ModuleType, completed: dict[Built, int], failed: set[Built], reason: Reason
 ) -> None:
     """A rank without its heads would put garbage into the others' answers."""
     side = make_side(connector, workers=2)
@@ -180,17 +206,41 @@ def test_build_reads_no_prefix_blocks(connector: ModuleType) -> None:
 
 
 def test_admitted_splice_takes_its_room(connector: ModuleType) -> None:
-    """The next waiting read sees what is left of the step."""
+    """The scheduler is told of every row that rides along, when its request is admitted."""
     side = make_side(connector)
     build(connector, side)
     request = request_of(read_facts("read"))
     side.add(request)
 
     assert 24 == side.match(request, 8)
+    assert [] == side.scheduler.taken
     side.admit(request)
 
-    assert Room(tokens=90, rows=7, tokens_max=100, rows_max=8) == side.room
-    assert [8] == [splice.hit for splice in side.planner.take_splices()]
+    assert list(side.planner.take_splices()) == side.scheduler.taken
+    assert [(8, 18, 10)] == [
+        (splice.hit, splice.exact, splice.middle_tokens) for splice in side.scheduler.taken
+    ]
+
+
+def test_under_another_scheduler_nothing_rides_along(connector: ModuleType) -> None:
+    """The connector stays idle: every read is computed exactly."""
+    side = make_side(connector)
+    build(connector, side)
+    side.scheduler = None
+    request = request_of(read_facts("read"))
+    side.add(request)
+
+    assert 0 == side.match(request, 8)
+
+
+def test_without_a_tokenizer_tails_are_neither_calibrated_nor_matched(connector: ModuleType) -> None:
+    """vLLM may be started so; then tails are read as they were built."""
+    side = make_side(connector)
+    side.add(request_of(build_facts("build", correction=Correction.CALIBRATED)))
+    side.close_step({"build": len(SCAFFOLD) + len(TAIL)})
+    side.answer(connector.OutcomeMetadata({Built(1): 1}, set()))
+
+    assert None is side.planner.next_sample(idle=True)
 
 
 def test_step_starts_where_vllms_counter_stands(connector: ModuleType) -> None:
