@@ -66,11 +66,15 @@ class SternpostScheduler(AsyncScheduler):
         self._room = self._make_room()
         self.max_num_scheduled_tokens = self._tokens_for_requests()
         try:
-            return super().schedule(throttle_prefills)
+            output = super().schedule(throttle_prefills)
         finally:
             self.running.extend(held)
             self.max_num_scheduled_tokens = self._tokens_full
             self.max_num_active_reqs = self._active_full
+        if held and output.total_num_scheduled_tokens == 0:
+            # Others wait and none was admitted: the blocks that they lack may be the sample's.
+            self._give_sample_up()
+        return output
 
     def room(self) -> Room:
         """Return what is left in the step; rows are counted anew, because vLLM admits others meanwhile."""
@@ -237,14 +241,17 @@ class SternpostScheduler(AsyncScheduler):
         if sample is None or not self._sample_yields or sample not in self.running or self._alone():
             return []
         if self.kv_cache_manager.usage > SAMPLE_USAGE_MAX:
-            self.finish_requests(self._sample_id, RequestStatus.FINISHED_ABORTED)
+            self._give_sample_up()
             return []
         self.running.remove(sample)
         return [sample]
 
+    def _give_sample_up(self) -> None:
+        self.finish_requests(self._sample_id, RequestStatus.FINISHED_ABORTED)
+
     def _alone(self) -> bool:
-        """Whether the sample is all that the engine has to do."""
-        return len(self.running) == 1 and not self.waiting
+        """Whether the sample, running or about to, is all that the engine has to do."""
+        return len(self.running) + len(self.waiting) == 1
 
     def _tokens_for_requests(self) -> int:
         """A sample alone runs in short steps, because whoever arrives meanwhile waits for the step's end."""
