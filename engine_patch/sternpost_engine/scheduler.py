@@ -64,7 +64,7 @@ class SternpostScheduler(AsyncScheduler):
         held = self._hold_sample()
         self._extra_rows = 0
         self._room = self._make_room()
-        self.max_num_scheduled_tokens = self._tokens_for_requests()
+        self.max_num_scheduled_tokens = self._tokens_for_step(sample_held=bool(held))
         try:
             output = super().schedule(throttle_prefills)
         finally:
@@ -253,9 +253,9 @@ class SternpostScheduler(AsyncScheduler):
         """Whether the sample, running or about to, is all that the engine has to do."""
         return len(self.running) + len(self.waiting) == 1
 
-    def _tokens_for_requests(self) -> int:
+    def _tokens_for_step(self, *, sample_held: bool) -> int:
         """A sample alone runs in short steps, because whoever arrives meanwhile waits for the step's end."""
-        if self._sample_id in self.requests and self._alone():
+        if not sample_held and self._sample_id in self.requests and self._alone():
             return min(self._tokens_full, SAMPLE_TOKENS_MAX)
         return self._tokens_full - self._room.tokens
 
