@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sternpost_core.hint import Correction, Reason
-from sternpost_engine.operations import Built, Operations, Splice
+from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
 from sternpost_engine.planner import Room
 from sternpost_engine.settings import EngineSettings
 from sternpost_fakes.tail_requests import BLOCK_SIZE, SCAFFOLD, TAIL, build_facts, read_facts
@@ -302,6 +302,30 @@ def test_finished_request_is_forgotten(connector: ModuleType) -> None:
     side.finish("build")
 
     assert Operations(drops=(1,)) == side.close_step({"build": 24})
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param(Operations(drops=(1,)), id="drop"),
+        pytest.param(Operations(begins=(Begin(1, (1, 2)),)), id="begin"),
+        pytest.param(Operations(finished=(Built(1, 0),)), id="finished-mean"),
+        pytest.param(Operations(loads=(Load("read", 1, Span((0,), 0, 0, 1)),)), id="load"),
+        pytest.param(Operations(captures=(Capture(1, Span((0,), 0, 0, 1), final=True),)), id="capture"),
+    ],
+)
+def test_every_operation_reaches_the_worker(connector: ModuleType, operations: Operations) -> None:
+    """Here it cannot be made, for no model has been loaded: so one that is passed over is told."""
+    torch = import_object("torch")
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(block_size=16), model_config=SimpleNamespace(dtype=torch.bfloat16)
+    )
+    side = connector.WorkerSide(config)
+    side.pages = {"layer": torch.empty(0)}
+    module = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8)
+
+    with pytest.raises(RuntimeError, match="the model has 0 rotary modules"):
+        side.start(operations, {"layer": module})
 
 
 def test_worker_is_made_when_there_is_something_to_do(connector: ModuleType) -> None:

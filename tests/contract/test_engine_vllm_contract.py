@@ -107,6 +107,7 @@ def test_metadata_is_built_before_the_counters_advance() -> None:
     [
         "max_num_scheduled_tokens",
         "max_num_running_reqs",
+        "max_num_active_reqs",
         "running",
         "waiting",
         "requests",
@@ -203,6 +204,53 @@ def test_prefill_stats_are_set_by_these_names() -> None:
 def test_request_has_what_the_planner_needs(name: str) -> None:
     """A fact that cannot be read cannot refuse."""
     assert f"self.{name}" in source("vllm.v1.request:Request.__init__")
+
+
+def test_request_takes_what_a_sample_gives() -> None:
+    """A calibration's request is made by the scheduler itself."""
+    given = ["request_id", "prompt_token_ids", "sampling_params", "pooling_params", "lora_request"]
+
+    assert set(given) <= set(parameters("vllm.v1.request:Request"))
+    assert {"temperature", "max_tokens"} <= set(parameters("vllm.sampling_params:SamplingParams"))
+
+
+def test_samples_are_added_and_given_up_by_these_methods() -> None:
+    """A sample that could not be given up would keep its blocks from others."""
+    scheduler = "vllm.v1.core.sched.scheduler:Scheduler"
+
+    assert ["request"] == parameters(f"{scheduler}.add_request")
+    assert ["request_ids", "finished_status"] == parameters(f"{scheduler}.finish_requests")
+    assert import_object("vllm.v1.request:RequestStatus").FINISHED_ABORTED
+    assert isinstance(import_object("vllm.v1.core.kv_cache_manager:KVCacheManager.usage"), property)
+
+
+def test_rows_that_ride_along_are_kept_from_others() -> None:
+    """vLLM asks this limit before each admission, and never runs more than the other one."""
+    text = source("vllm.v1.core.sched.scheduler:Scheduler.schedule")
+
+    assert "num_running >= self.max_num_active_reqs" in text
+    assert "len(self.running) <= self.max_num_running_reqs" in text
+
+
+def test_waiting_requests_are_counted_and_looked_through() -> None:
+    """The room of a step is made for those that wait."""
+    queue = import_object("vllm.v1.core.sched.request_queue:RequestQueue")
+
+    assert {"__len__", "__iter__"} <= set(dir(queue))
+
+
+def test_tokenizer_is_found_by_the_models_configuration() -> None:
+    """Without it tails are neither calibrated nor matched."""
+    assert "model_config" == parameters("vllm.tokenizers:cached_tokenizer_from_config")[0]
+    assert "model_config.skip_tokenizer_init" in source("vllm.tokenizers:cached_tokenizer_from_config")
+
+
+@pytest.mark.parametrize(
+    "method", ["encode", "decode", "apply_chat_template", "convert_ids_to_tokens", "all_special_ids"]
+)
+def test_tokenizer_has_what_words_and_middles_need(method: str) -> None:
+    """Each is called with one text, one token, or one conversation."""
+    assert method in dir(import_object("transformers:PreTrainedTokenizerFast"))
 
 
 def test_builds_compute_their_whole_tail() -> None:

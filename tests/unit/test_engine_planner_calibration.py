@@ -201,7 +201,7 @@ def test_sample_is_captured_with_its_variant(chunks: list[int], expected: list[t
     request_id, sample = begin_sample(planner)
     assert sum(chunks) == len(sample.prompt)
 
-    first, captures = 0, []
+    first, captures = 0, list[Capture]()
     for count in chunks:
         captures += planner.close_step([(request_id, first, count)], block_table).captures
         first += count

@@ -1,6 +1,7 @@
 """The planner: reads that compute afresh what their middle points at, each run as a row of its own."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,7 +60,7 @@ def planner_with_tail(tail: Sequence[int] = TAIL, *, deferrals_max: int = 3) -> 
         pytest.param(TAIL[:6], {"match": 16}, [Run(0, 9)], id="joined"),
     ],
 )
-def test_runs_of_a_read(middle: Sequence[int], hint: dict[str, int], expected: list[Run]) -> None:
+def test_runs_of_a_read(middle: Sequence[int], hint: dict[str, Any], expected: list[Run]) -> None:
     """
     What is computed is the middle, the head, the matched and the last tokens, and nothing else.
 

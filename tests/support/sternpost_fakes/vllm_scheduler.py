@@ -1,0 +1,131 @@
+"""What the scheduler's adapter needs of vLLM's own scheduler, without an engine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from sternpost_engine.operations import Operations
+from sternpost_engine.planner import TailPlanner
+from sternpost_fakes.vllm_modules import import_object
+
+
+@dataclass
+class Step:
+    """What vLLM's scheduler would have seen when it was asked for a step."""
+
+    running: list[str]
+    tokens: int
+
+
+@dataclass
+class FakeSide:
+    """The connector's half, with a planner; notes the tokens and splices that it is told of."""
+
+    planner: TailPlanner
+    scheduler: Any = None
+    counted: list[tuple[int, int, int]] = field(default_factory=list)
+    done: list[Any] = field(default_factory=list)
+
+    def answer(self, outcome: Any) -> None:
+        """Pass on what the workers did."""
+        for built in outcome.completed:
+            self.planner.completed(built)
+
+    def step_done(self, splices: Any) -> None:
+        """Note the splices."""
+        self.done.extend(splices)
+
+    def count_tokens(self, prefix: int, suffix: int, computed: int) -> None:
+        """Note the tokens."""
+        self.counted.append((prefix, suffix, computed))
+
+
+def request_named(request_id: str) -> SimpleNamespace:
+    """Return a request of which only the name matters."""
+    return SimpleNamespace(request_id=request_id)
+
+
+def make_scheduler(planner: TailPlanner, **state: Any) -> Any:
+    """
+    Return the adapter over a scheduler that schedules nothing, and keeps what it was asked in `steps`.
+
+    `state` replaces attributes that vLLM's own scheduler would have at its start.
+    """
+    adapter = import_object("sternpost_engine.scheduler:SternpostScheduler")
+    connector_class = import_object("sternpost_engine.connector:SternpostConnector")
+    vllm_class: Any = import_object("vllm.v1.core.sched.async_scheduler:AsyncScheduler")
+
+    class FakeVllm(vllm_class):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.connector = connector_class.__new__(connector_class)
+            self.connector.scheduler_side = FakeSide(planner)
+            self.vllm_config = SimpleNamespace(instance_id="engine")
+            self.max_num_scheduled_tokens = 1000
+            self.max_num_running_reqs = self.max_num_active_reqs = 8
+            self.running: list[Any] = []
+            self.waiting: list[Any] = []
+            self.requests: dict[str, Any] = {}
+            self.finished_req_ids: set[str] = set()
+            self.connector_prefix_cache_stats = None
+            self.registered: list[tuple[str, int]] = []
+            self.kv_cache_manager = SimpleNamespace(
+                usage=0.0, coordinator=SimpleNamespace(cache_blocks=self.register)
+            )
+            self.steps: list[Step] = []
+            self.scheduled_tokens = 1
+            self.given_up: list[tuple[str, Any]] = []
+            for name, value in state.items():
+                setattr(self, name, value)
+
+        def register(self, request: Any, num_computed_tokens: int) -> None:
+            self.registered.append((request.request_id, num_computed_tokens))
+
+        def schedule(self, throttle_prefills: bool = False) -> Any:
+            running = [request.request_id for request in self.running]
+            self.steps.append(Step(running, self.max_num_scheduled_tokens))
+            return SimpleNamespace(total_num_scheduled_tokens=self.scheduled_tokens)
+
+        def add_request(self, request: Any) -> None:
+            self.requests[request.request_id] = request
+            self.waiting.append(request)
+
+        def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+            self.given_up.append((request_ids, finished_status))
+            self.running = [request for request in self.running if request.request_id != request_ids]
+            del self.requests[request_ids]
+
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+            return model_runner_output.answers
+
+        def _update_after_schedule(self, scheduler_output: Any) -> None:
+            """Advance nothing."""
+
+        def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
+            return SimpleNamespace(operations=scheduler_output.operations)
+
+    return type("LittleScheduler", (adapter, FakeVllm), {})()
+
+
+def end_step(
+    scheduler: Any, answers: Mapping[int, Any] | None = None, scheduled: Mapping[str, int] | None = None
+) -> Any:
+    """Let the adapter process a step's output."""
+    return scheduler.update_from_output(
+        SimpleNamespace(num_scheduled_tokens=dict(scheduled or {})),
+        SimpleNamespace(kv_connector_output=None, answers=dict(answers or {})),
+    )
+
+
+def step_output(new_requests: list[Any], operations: Operations) -> SimpleNamespace:
+    """Return a step's output as vLLM has scheduled it."""
+    counts = {new.req_id: 1 for new in new_requests}
+    return SimpleNamespace(
+        scheduled_new_reqs=list(new_requests),
+        num_scheduled_tokens=counts,
+        total_num_scheduled_tokens=len(counts),
+        has_sync_kv_loads=False,
+        operations=operations,
+    )
