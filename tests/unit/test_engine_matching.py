@@ -141,6 +141,15 @@ def test_longest_words_come_first_up_to_the_cap(tokens_max: int, expected: list[
     assert expected == runs_of(["apple", "cherry", "bananas", "banana"], tokens_max=tokens_max)
 
 
+@pytest.mark.parametrize(
+    ("tokens_max", "expected"),
+    [pytest.param(5, [(3, 4)], id="one-short"), pytest.param(6, [(3, 6)], id="just-enough")],
+)
+def test_token_in_two_runs_counts_once(tokens_max: int, expected: list[tuple[int, int]]) -> None:
+    """It is computed once."""
+    assert expected == runs_of(["apple", "a17"], tokens_max=tokens_max)
+
+
 def test_shorter_run_fits_where_a_longer_one_does_not() -> None:
     """What is left of the cap is used."""
     words = ["strawberry", "x", "x", "x", "x", "x", "fig"]

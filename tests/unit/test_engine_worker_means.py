@@ -253,6 +253,17 @@ def test_mean_is_finished_before_it_is_read() -> None:
     assert {} == copied.failed
 
 
+@pytest.mark.parametrize("finished", [True, False], ids=["finished", "not-finished"])
+def test_finished_mean_gives_the_samples_room_back(finished: bool) -> None:
+    """A sample under way keeps its room; the next one after a finished mean has to ask for it."""
+    engine = calibrated(finished=finished)
+
+    with NoMemory():
+        ended = engine.sample(SHORT, 1)
+
+    assert ended == (outcome(failed=ENTRY, variant=SHORT) if finished else outcome(ENTRY, variant=SHORT))
+
+
 def test_means_are_those_of_their_tail() -> None:
     """Another tail, though of the same tokens, has none."""
     engine, mix = calibrated(), Mix(((SHORT, 1.0),))
