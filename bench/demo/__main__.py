@@ -7,13 +7,14 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.demo.machine import describe_machine
 from bench.demo.plot import write_plot
 from bench.demo.progress import Progress
-from bench.demo.report import Report, comparison, kill_table, write_report, write_results, write_rows
+from bench.demo.report import Report, comparison, kill_table, write_report, write_results, write_row
 from bench.demo.show import Outcome, show
 from bench.demo.summary import Summary, conditions, summarize
 from sternpost_core.clock import SystemClock
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     progress = Progress(clock, clock.monotonic(), sys.stdout)
     try:
         folder = _prepared(arguments.report)
-        outcome = asyncio.run(show(arguments.model, folder / "logs", progress))
+        with (folder / "rows.jsonl").open("w", encoding="utf-8") as rows:
+            record = partial(write_row, file=rows)
+            outcome = asyncio.run(show(arguments.model, folder / "logs", progress, record))
         return _conclude(outcome, folder, RESULTS if arguments.save_results else None, progress)
     except SternpostError as error:
         progress.tell(f"failed: {error}")
@@ -69,7 +72,6 @@ def _prepared(folder: Path) -> Path:
 
 
 def _conclude(outcome: Outcome, folder: Path, results: Path | None, progress: Progress) -> int:
-    write_rows(outcome.rows, folder / "rows.jsonl")
     summary = summarize(outcome.rows, outcome.tokens, outcome.kill)
     report = Report(summary, describe_machine(ROOT), datetime.now(UTC))
     write_report(report, folder / "report.md")

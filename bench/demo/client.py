@@ -6,7 +6,7 @@ Nothing is tried a second time: what fails is a row with an error, and the demon
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from bench.demo.workload import Question, Workload
 from sternpost_core.errors import OperatingError
 from sternpost_core.hint import HINT_FIELD, parse_report
 
-ANSWER_TOKENS_MAX: Final = 24
+ANSWER_TOKENS_MAX: Final = 20
 """Enough to see whether two answers agree; longer ones would only measure decoding, which is the same."""
 
 REQUEST_SECONDS_MAX: Final = 60.0
@@ -44,21 +44,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Asks the workload's questions, and keeps what each request showed."""
+    """Asks the workload's questions, and hands what each request showed to `record` at once."""
 
     workload: Workload
     progress: Progress
+    record: Callable[[Row], None]
 
-    async def ask(self, target: Target, phase: Phase, question: Question) -> Row:
+    async def ask(
+        self, target: Target, phase: Phase, question: Question, answer_tokens_max: int = ANSWER_TOKENS_MAX
+    ) -> Row:
         """Ask one question; a failure is a row, too."""
         started = self.progress.elapsed()
         answer: Answer | None = None
         error = ""
         try:
-            answer = await self._answer(target, question)
+            answer = await self._answer(target, question, answer_tokens_max)
         except AskFailed as failure:
             error = str(failure)
-        return Row(
+        row = Row(
             phase=phase,
             arm=target.arm,
             question=question.id,
@@ -66,14 +69,16 @@ class Asker:
             answer=answer,
             error=error,
         )
+        self.record(row)
+        return row
 
-    async def _answer(self, target: Target, question: Question) -> Answer:
+    async def _answer(self, target: Target, question: Question, answer_tokens_max: int) -> Answer:
         started = self.progress.elapsed()
         try:
             stream = await target.client.chat.completions.create(
                 model=target.model,
                 messages=self.workload.messages(question),
-                max_tokens=ANSWER_TOKENS_MAX,
+                max_tokens=answer_tokens_max,
                 temperature=0,
                 stream=True,
                 stream_options={"include_usage": True},

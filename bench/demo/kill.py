@@ -19,6 +19,9 @@ CLIENTS: Final = 4
 LOAD_SECONDS: Final = 20.0
 """How long the clients ask; the kill switch is engaged in the middle."""
 
+LOAD_ANSWER_TOKENS: Final = 4
+"""Short answers make requests begin often, so that the moment of the last read is known closely."""
+
 RETURN_SECONDS_MAX: Final = 30.0
 """The time for reuse to return once the kill level is taken back."""
 
@@ -105,7 +108,7 @@ async def _keep_asking(asker: Asker, target: Target, tickets: Iterator[int], end
     rows: list[Row] = []
     while asker.progress.elapsed() < ends:
         question = numbered(asker.workload.questions, next(tickets))
-        rows.append(await asker.ask(target, Phase.LOAD, question))
+        rows.append(await asker.ask(target, Phase.LOAD, question, LOAD_ANSWER_TOKENS))
         if rows[-1].error:
             await asyncio.sleep(FAILED_PAUSE_SECONDS)
     return rows
@@ -116,7 +119,7 @@ async def _ask_until_reuse(asker: Asker, target: Target, tickets: Iterator[int])
     ends = asker.progress.elapsed() + RETURN_SECONDS_MAX
     while asker.progress.elapsed() < ends:
         question = numbered(asker.workload.questions, next(tickets))
-        rows.append(await asker.ask(target, Phase.RETURN, question))
+        rows.append(await asker.ask(target, Phase.RETURN, question, LOAD_ANSWER_TOKENS))
         if rows[-1].suffix_tokens:
             break
     return rows

@@ -19,6 +19,9 @@ WARM_UP_REQUESTS: Final = 3
 WARM_UP_SECONDS_MAX: Final = 120.0
 """The time for the gateway to learn the rules' tokens and have both engines build their KV."""
 
+WARM_UP_ANSWER_TOKENS: Final = 1
+"""What is to be warm are prefill and suffix store; longer answers would only take time."""
+
 BURST: Final = 8
 """
 Requests at once in the gateway's warm-up.
@@ -50,11 +53,8 @@ async def warm_up(asker: Asker, targets: Targets, tickets: Iterator[int]) -> tup
     Raises:
         OperatingError: an engine did not reuse the rules' KV in time.
     """
-    rows = [
-        await _ask_numbered(asker, target, tickets)
-        for target in targets.engines
-        for _ in range(WARM_UP_REQUESTS)
-    ]
+    straight = [_warm_engine(asker, target, tickets) for target in targets.engines]
+    rows = [row for engine_rows in await asyncio.gather(*straight) for row in engine_rows]
     asker.progress.tell(f"warm-up: {len(rows)} requests straight to the engines")
     ends = asker.progress.elapsed() + WARM_UP_SECONDS_MAX
     while asker.progress.elapsed() < ends:
@@ -93,9 +93,13 @@ def is_warm(hits: Counter[str], engines: int) -> bool:
     return len(hits) >= engines and min(hits.values()) >= WARM_UP_REQUESTS
 
 
+async def _warm_engine(asker: Asker, target: Target, tickets: Iterator[int]) -> list[Row]:
+    return [await _ask_numbered(asker, target, tickets) for _ in range(WARM_UP_REQUESTS)]
+
+
 async def _ask_numbered(asker: Asker, target: Target, tickets: Iterator[int]) -> Row:
     question = numbered(asker.workload.questions, next(tickets))
-    return await asker.ask(target, Phase.WARM_UP, question)
+    return await asker.ask(target, Phase.WARM_UP, question, WARM_UP_ANSWER_TOKENS)
 
 
 def _outcome(row: Row) -> str:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from bench.demo.kill import KillRun
+from bench.demo.kill import LOAD_SECONDS, KillRun
 from bench.demo.report import ARM_NAMES
 from bench.demo.rows import Answer, Arm, Phase, Row, answers
 from bench.demo.stats import mean, percentile
@@ -47,12 +47,11 @@ def _draw_ttft(axes: Axes, measured: dict[Arm, list[Answer]]) -> None:
         values = [answer.ttft_seconds * 1000 for answer in measured[arm]]
         places = [place + chance.uniform(-JITTER, JITTER) for _ in values]
         axes.scatter(places, values, s=18, alpha=0.6, color=ARM_COLORS[arm], edgecolors="none")
-        for share, style in ((0.5, "-"), (0.95, ":")):
+        # The labels grow apart, since the two percentiles may lie close together.
+        for share, style, side in ((0.5, "-", "top"), (0.95, ":", "bottom")):
             value = percentile(values, share)
             axes.plot([place - 0.3, place + 0.3], [value, value], style, color="black", linewidth=1.2)
-            axes.annotate(
-                f"p{share * 100:.0f} {value:.0f} ms", (place + 0.32, value), va="center", fontsize=9
-            )
+            axes.annotate(f"p{share * 100:.0f} {value:.0f} ms", (place + 0.32, value), va=side, fontsize=9)
     axes.set_xticks(range(len(Arm)), [ARM_NAMES[arm] for arm in Arm])
     axes.set_xlim(-0.5, len(Arm) - 0.2)
     axes.set_ylim(bottom=0)
@@ -94,11 +93,13 @@ def _draw_kill(axes: Axes, kill: KillRun) -> None:
         "the kill switch has answered",
         (kill.answered - began, 0.97),
         xycoords=("data", "axes fraction"),
-        xytext=(5, 0),
+        xytext=(-5, 0),
         textcoords="offset points",
+        ha="right",
         va="top",
         fontsize=9,
     )
+    axes.set_xlim(-0.5, LOAD_SECONDS + 0.5)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("start of the request, s since the load began")
     axes.set_ylabel("time to first token, ms")

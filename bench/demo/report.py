@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from bench.demo.kill import CLIENTS, LOAD_SECONDS
 from bench.demo.machine import Machine
@@ -29,10 +29,9 @@ class Report:
     date: datetime
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Write every row as a line of JSON."""
-    lines = [json.dumps(row.to_mapping(), ensure_ascii=False) for row in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+def write_row(row: Row, file: TextIO) -> None:
+    """Write a row as a line of JSON, at once: what fails later does not take it back."""
+    print(json.dumps(row.to_mapping(), ensure_ascii=False), file=file, flush=True)
 
 
 def write_report(report: Report, path: Path) -> None:
@@ -113,7 +112,7 @@ def kill_table(kill: KillFigures) -> str:
             ("suffix reads that began after the answer", str(kill.reads_after)),
             ("TTFT p50 before", _milliseconds(kill.ttft_p50_before)),
             ("TTFT p50 after", _milliseconds(kill.ttft_p50_after)),
-            ("reuse returned after the switch was taken back", _returned(kill.returned)),
+            ("first suffix read after it was taken back began", _first_read(kill.returned)),
         ]
     )
 
@@ -201,5 +200,5 @@ def _last_read(seconds: float | None) -> str:
     return f"{_milliseconds(abs(seconds))} {'after' if seconds > 0 else 'before'} the answer"
 
 
-def _returned(seconds: float | None) -> str:
-    return "not seen" if seconds is None else f"within {_milliseconds(seconds)}"
+def _first_read(seconds: float | None) -> str:
+    return "never" if seconds is None else f"{_milliseconds(seconds)} after the answer"

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import signal
 import tempfile
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,11 @@ class Outcome:
     tokens: Tokens
 
 
-async def show(model: Path | None, logs: Path, progress: Progress) -> Outcome:
+async def show(model: Path | None, logs: Path, progress: Progress, record: Callable[[Row], None]) -> Outcome:
     """
-    Run all of it, until it is done or Ctrl-C or SIGTERM ends it; whatever was started has ended then.
+    Run all of it, recording each row at once, until it is done or Ctrl-C or SIGTERM ends it.
+
+    Whatever was started has ended then.
 
     Raises:
         OperatingError: the stack did not start, did not stay, or took too long.
@@ -60,12 +62,12 @@ async def show(model: Path | None, logs: Path, progress: Progress) -> Outcome:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         async with asyncio.timeout(RUN_SECONDS_MAX):
-            return await _show(model, logs, progress)
+            return await _show(model, logs, progress, record)
     except TimeoutError as error:
         raise OperatingError(f"the demonstration did not end within {RUN_SECONDS_MAX:.0f} s") from error
 
 
-async def _show(model: Path | None, logs: Path, progress: Progress) -> Outcome:
+async def _show(model: Path | None, logs: Path, progress: Progress, record: Callable[[Row], None]) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="sternpost-demo-") as state:
         settings = StackSettings(
             engines=ENGINES,
@@ -76,7 +78,7 @@ async def _show(model: Path | None, logs: Path, progress: Progress) -> Outcome:
             engine_port_base=free_ports(ENGINE_PORT, ENGINES),
         )
         async with running(up_command(settings), settings.logs, progress) as stack:
-            return await _while_up(stack, _ask_everything(settings, progress))
+            return await _while_up(stack, _ask_everything(settings, progress, record))
 
 
 async def _while_up(stack: Stack, work: Coroutine[Any, Any, Outcome]) -> Outcome:
@@ -97,7 +99,9 @@ async def _raised(ended: asyncio.Task[None]) -> Outcome:
     raise AssertionError("an end of `sternpost up` is an error")
 
 
-async def _ask_everything(settings: StackSettings, progress: Progress) -> Outcome:
+async def _ask_everything(
+    settings: StackSettings, progress: Progress, record: Callable[[Row], None]
+) -> Outcome:
     async with AsyncExitStack() as closing:
         http = await closing.enter_async_context(httpx.AsyncClient(timeout=CONTROL_SECONDS_MAX))
         name = await _model_name(http, settings.gateway)
@@ -108,7 +112,7 @@ async def _ask_everything(settings: StackSettings, progress: Progress) -> Outcom
             gateway=Target(Arm.STERNPOST, gateway, name),
         )
         switch = KillSwitch(http, settings.gateway, settings.admin_token.read_text("ascii").strip())
-        asker = Asker(load_workload(), progress)
+        asker = Asker(load_workload(), progress, record)
         tickets = itertools.count(FIRST_TICKET)
         rows, kill = await _all_phases(asker, targets, switch, tickets)
         return Outcome(rows, kill, await _tokens(http, settings.engine_origins[0], name, rows))

@@ -21,10 +21,10 @@ WORKLOAD = Workload("Be brief.", (QUESTION,))
 DETAILS = report(prefix=128, suffix=900, computed=72, engine="engine-a")
 
 
-def make_asker(clock: FakeClock) -> Asker:
-    """Return an asker that began 5 s ago."""
+def make_asker(clock: FakeClock, rows: list[Row]) -> Asker:
+    """Return an asker that began 5 s ago and notes its rows."""
     clock.advance(5.0)
-    return Asker(WORKLOAD, Progress(clock, clock.monotonic() - 5.0, io.StringIO()))
+    return Asker(WORKLOAD, Progress(clock, clock.monotonic() - 5.0, io.StringIO()), rows.append)
 
 
 async def ask(response: httpx2.Response, *, seconds: float = 0.25) -> Row:
@@ -35,7 +35,10 @@ async def ask(response: httpx2.Response, *, seconds: float = 0.25) -> Row:
         clock.advance(seconds)
         return response
 
-    return await make_asker(clock).ask(make_target(Arm.STERNPOST, handler), Phase.MEASURED, QUESTION)
+    rows: list[Row] = []
+    row = await make_asker(clock, rows).ask(make_target(Arm.STERNPOST, handler), Phase.MEASURED, QUESTION)
+    assert [row] == rows, "a row is recorded as it is returned"
+    return row
 
 
 async def test_request_is_what_an_agent_sends() -> None:
@@ -46,7 +49,7 @@ async def test_request_is_what_an_agent_sends() -> None:
         seen.append(json.loads(request.content))
         return stream([chunk("Here.", "stop"), usage_chunk(1100, DETAILS)])
 
-    await make_asker(FakeClock()).ask(make_target(Arm.BASELINE, handler), Phase.MEASURED, QUESTION)
+    await make_asker(FakeClock(), []).ask(make_target(Arm.BASELINE, handler), Phase.MEASURED, QUESTION)
 
     expected = {
         "model": "small",
@@ -168,7 +171,7 @@ async def test_failed_request_is_not_tried_again() -> None:
         requests.append(request)
         raise httpx2.ConnectError("refused")
 
-    row = await make_asker(FakeClock()).ask(make_target(Arm.BASELINE, handler), Phase.LOAD, QUESTION)
+    row = await make_asker(FakeClock(), []).ask(make_target(Arm.BASELINE, handler), Phase.LOAD, QUESTION)
 
     assert (1, True) == (len(requests), row.error.startswith("APIConnectionError"))
 

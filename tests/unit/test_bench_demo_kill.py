@@ -13,7 +13,7 @@ import pytest
 from bench.demo.client import Asker
 from bench.demo.kill import CLIENTS, KillSwitch, kill_under_load
 from bench.demo.progress import Progress
-from bench.demo.rows import Arm, Phase
+from bench.demo.rows import Arm, Phase, Row
 from bench.demo.summary import kill_figures
 from bench.demo.workload import Question, Turn, Workload
 from sternpost_core.clock import Clock, SystemClock
@@ -51,7 +51,8 @@ class Gateway:
 
 def make_asker(clock: Clock) -> Asker:
     """Return an asker of one question."""
-    return Asker(WORKLOAD, Progress(clock, clock.monotonic(), io.StringIO()))
+    rows: list[Row] = []
+    return Asker(WORKLOAD, Progress(clock, clock.monotonic(), io.StringIO()), rows.append)
 
 
 def make_switch(handler: Any) -> KillSwitch:

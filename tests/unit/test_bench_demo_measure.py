@@ -12,7 +12,7 @@ import pytest
 from bench.demo.client import Asker
 from bench.demo.measure import BURST, WARM_UP_REQUESTS, Targets, is_warm, measure, warm_up
 from bench.demo.progress import Progress
-from bench.demo.rows import Arm
+from bench.demo.rows import Arm, Row
 from bench.demo.workload import Question, Turn, Workload
 from sternpost_core.errors import OperatingError
 from sternpost_fakes.clock import FakeClock
@@ -59,7 +59,9 @@ class Log:
 
 def make_asker(clock: FakeClock) -> Asker:
     """Return an asker of four questions."""
-    return Asker(Workload("Be brief.", QUESTIONS), Progress(clock, clock.monotonic(), io.StringIO()))
+    rows: list[Row] = []
+    progress = Progress(clock, clock.monotonic(), io.StringIO())
+    return Asker(Workload("Be brief.", QUESTIONS), progress, rows.append)
 
 
 def make_targets(log: Log, gateway: Handler) -> Targets:

@@ -1,5 +1,6 @@
 """The demonstration's table, files and picture."""
 
+import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from bench.demo.report import (
     table,
     write_report,
     write_results,
-    write_rows,
+    write_row,
 )
 from bench.demo.rows import Arm, Row
 from bench.demo.summary import kill_figures, summarize
@@ -87,7 +88,10 @@ def test_last_read_is_said_in_words(rows: tuple[float, int], expected: str) -> N
 
 @pytest.mark.parametrize(
     ("suffix", "expected"),
-    [pytest.param(900, "within 500 ms", id="returned"), pytest.param(0, "not seen", id="not-returned")],
+    [
+        pytest.param(900, "500 ms after the answer", id="returned"),
+        pytest.param(0, "never", id="not-returned"),
+    ],
 )
 def test_return_of_reuse_is_said_in_words(suffix: int, expected: str) -> None:
     """Reuse that did not return is not left out."""
@@ -109,15 +113,16 @@ def test_report_names_machine_versions_and_conditions(tmp_path: Path) -> None:
         assert expected in text
 
 
-def test_rows_are_lines_of_json(tmp_path: Path) -> None:
+def test_rows_are_lines_of_json() -> None:
     """Each row is flat; a failed request has an error and no figures."""
     rows = [make_row(Arm.STERNPOST, make_answer(suffix=900), question="a"), make_row(Arm.BASELINE, None)]
 
-    write_rows(rows, tmp_path / "rows.jsonl")
+    file = io.StringIO()
 
-    first, second = (
-        json.loads(line) for line in (tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-    )
+    for row in rows:
+        write_row(row, file)
+
+    first, second = (json.loads(line) for line in file.getvalue().splitlines())
     assert ("sternpost", "a", 900, "") == (
         first["arm"],
         first["question"],
