@@ -88,7 +88,8 @@ def common_words(texts: Iterable[Iterable[str]]) -> frozenset[str]:
     for words in texts:
         number += 1
         counts.update(set(words))
-    return frozenset(word for word, count in counts.items() if count > COMMON_SHARE * number)
+    # With a handful of texts every word of one would be common, so two must have it at least.
+    return frozenset(word for word, count in counts.items() if count > max(COMMON_SHARE * number, 1))
 
 
 def _letters_min(text: str) -> int:

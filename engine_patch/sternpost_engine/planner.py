@@ -75,6 +75,7 @@ class _Track:
     deferrals: int = 0
     prompt: Sequence[int] = ()
     runs: tuple[Run, ...] | None = None
+    runs_hit: int = 0
     sample: Sample | None = None
     sample_failed: bool = False
 
@@ -248,7 +249,7 @@ class TailPlanner:
             total=track.total,
             tail=track.tail_start,
             runs=track.runs or (),
-            mix=mix_for(track.tail_start - (job.insert if job is not None else 0), ready),
+            mix=mix_for(track.tail_start - (len(job.scaffold) if job is not None else 0), ready),
         )
         self._step.splices.append(splice)
         return splice
@@ -408,9 +409,9 @@ class TailPlanner:
             self._marker.forget(entry)
 
     def _runs(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
-        """Find the tail's tokens that the middle points at, once per request, as far as any step has room."""
-        if track.runs is None:
-            track.runs = self._mark(track, hit, room)
+        """Find the tail's tokens that the middle points at, once per hit, as far as any step has room."""
+        if track.runs is None or track.runs_hit != hit:
+            track.runs, track.runs_hit = self._mark(track, hit, room), hit
         return track.runs
 
     def _mark(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
