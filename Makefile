@@ -37,7 +37,7 @@ $(STAMP): $(LOCKS) pyproject.toml
 
 demo: $(STAMP) ## Show the whole of Sternpost on this machine, on a small model
 	@$(BIN)/sternpost model fetch
-	@$(BIN)/python -m bench.demo
+	@$(BIN)/python -m bench.demo $(ARGS)
 
 check: $(STAMP) ## Formatting, lint, types, import rules and layout
 	@echo "== format";  $(BIN)/ruff format --check . || { echo "run: make lint-fix" >&2; exit 1; }
