@@ -59,7 +59,7 @@ def _until(condition: Callable[[], bool]) -> None:
 
 
 def _curl(url: str, body: str | None) -> tuple[str, bytes]:
-    """Return the status and the body's bytes, with what the engine draws anew for every answer blanked out."""
+    """Return status and body, with what the engine draws anew for every answer blanked out."""
     command = ["curl", "--silent", "--no-buffer", "--write-out", "\n%{http_code} %{content_type}", url]
     command += ["--header", "x-request-id: same-for-both", "--header", "content-type: application/json"]
     command += ["--data-binary", body] if body is not None else []
