@@ -11,6 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from jinja2 import TemplateError
+
 WORD_MARK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space in the tokens of SentencePiece's vocabularies."""
 
@@ -37,8 +39,8 @@ class TokenizerEncoder:
         try:
             empty = self._render([{"role": "user", "content": ""}])
             whole = self._render([dict(message) for message in messages])
-        except Exception as error:  # noqa: BLE001
-            # A template is a program of the model's author and may raise anything; the log says what.
+        except (TemplateError, ValueError, TypeError, KeyError, IndexError) as error:
+            # A template is a program of the model's author: it refuses, or fails on what it did not expect.
             self._logger.info("the chat template refuses a calibration text: %s", type(error).__name__)
             return self.text("\n\n".join(str(message["content"]) for message in messages))
         before = _common(empty, whole)
