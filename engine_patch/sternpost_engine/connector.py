@@ -314,6 +314,7 @@ class SchedulerSide:
             "pool_bytes": {"": index.used_bytes},
             "pool_budget_bytes": {"": index.budget_bytes},
             "tails": _by_label(states),
+            "means": {"": sum(len(record.variants) for record in index.records())},
         }
         data = {
             "counters": self._deltas.take(totals),

@@ -140,6 +140,7 @@ _GAUGES: Final = {
     "pool_bytes": ("sternpost_suffix_pool_bytes", "Room of the tails held, in bytes.", ""),
     "pool_budget_bytes": ("sternpost_suffix_pool_budget_bytes", "Room that tails may take, in bytes.", ""),
     "tails": ("sternpost_suffix_tails", "Tails held, by state.", "state"),
+    "means": ("sternpost_suffix_means", "Calibrated means that are ready, over all tails.", ""),
 }
 """Per gauge: name, help, and its own label besides vLLM's."""
 
