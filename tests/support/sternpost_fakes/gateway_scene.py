@@ -28,7 +28,9 @@ from sternpost_gateway.receive import CHAT_PATH, Received
 from sternpost_gateway.segment import segment
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tokens import TailFacts
+from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.volatile import VolatileLines
 
 SECRET = b"s" * 32
 ENGINE = Engine("http://engine")
@@ -82,7 +84,8 @@ class Scene:
         chosen = (self.policy or policy(),)
         kills = KillTable(levels={chosen[0].full_name: self.level}, epochs={chosen[0].full_name: 7})
         identified = identify(received, PolicySet(chosen), kills)
-        return plan(segment(canonicalize(identified)), SECRET, Versions(None))
+        canonicalized = canonicalize(identified, ToolPins(), VolatileLines())
+        return plan(segment(canonicalized), SECRET, Versions(None))
 
     def compose(self, tails: Tails | None = None, info: Info = READY) -> Composed:
         """Run all stages up to the body."""
