@@ -153,7 +153,7 @@ def _moved(edits: Sequence[Edit], head: Span | None) -> Span:
 
 def _findings(texts: Sequence[Text], found: Sequence[VolatileLine], chosen: Removals) -> tuple[Finding, ...]:
     findings = (
-        Finding(texts[line.name.text].path, line.start + hit.start, hit.detector, _done(line, chosen))
+        Finding(texts[line.text].path, line.start + hit.start, hit.detector, _done(line, chosen))
         for line in found
         for hit in line.hits
     )
@@ -161,6 +161,6 @@ def _findings(texts: Sequence[Text], found: Sequence[VolatileLine], chosen: Remo
 
 
 def _done(line: VolatileLine, chosen: Removals) -> VolatileAction:
-    if line.name in chosen.moved:
+    if line in chosen.moved:
         return VolatileAction.RELOCATE
-    return VolatileAction.STRIP if line.name in chosen.stripped else VolatileAction.REPORT
+    return VolatileAction.STRIP if line in chosen.stripped else VolatileAction.REPORT

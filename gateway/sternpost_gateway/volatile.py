@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from sternpost_core.jsonspan import Document, Span, elements, members, value
 from sternpost_core.policy import Detector, VolatileAction, VolatileRule
@@ -57,19 +57,18 @@ class Hit:
     action: VolatileAction
 
 
-class LineName(NamedTuple):
-    """The line `number` of the text with the index `text`."""
+@dataclass(frozen=True, slots=True)
+class VolatileLine:
+    """
+    Line `number` of the text with the index `text`, and what is in it.
+
+    It has the characters of that text from `start` up to, not including, `end`, where its line break is.
+    """
 
     text: int
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class VolatileLine:
-    """A line, its first character's offset in its text, and what is in it."""
-
-    name: LineName
     start: int
+    end: int
     hits: tuple[Hit, ...]
 
     def asks_for(self, action: VolatileAction) -> bool:
@@ -166,8 +165,11 @@ class _RuleSet:
         found = [(number, hits) for number in numbers if (hits := self._hits(lines[number]))]
         if not found:
             return []
-        starts = line_starts(text)
-        return [VolatileLine(LineName(index, number), starts[number], hits) for number, hits in found]
+        lengths = list(accumulate(map(len, lines), initial=0))
+        return [
+            VolatileLine(index, number, lengths[number] + number, lengths[number + 1] + number, hits)
+            for number, hits in found
+        ]
 
     def _hits(self, line: str) -> tuple[Hit, ...]:
         """Return what is in a line, in no order, and remember it; when too much is known, begin anew."""
@@ -199,9 +201,3 @@ def _too_large(texts: Sequence[Text]) -> bool:
         sum(len(text.text) for text in texts) > PREFIX_CHARS_MAX
         or sum(text.text.count("\n") + 1 for text in texts) > PREFIX_LINES_MAX
     )
-
-
-def line_starts(text: str) -> list[int]:
-    """Return where each line begins, and where one behind the last would."""
-    lengths = accumulate(map(len, text.split("\n")), initial=0)
-    return [length + breaks for breaks, length in enumerate(lengths)]
