@@ -34,7 +34,7 @@ def test_sizes_together_stay_within_the_bound(puts: list[tuple[int, int]], size_
     kept: BoundedSize[int, int] = BoundedSize(size_max)
     for key, size in puts:
         kept.put(key, size, size)
-        found = [size for number in range(6) if (size := kept.get(number)) is not None]
+        found = [value for number in range(6) if (value := kept.get(number)) is not None]
 
         assert sum(found) + ENTRY_SIZE * len(kept) == kept.size <= size_max
 

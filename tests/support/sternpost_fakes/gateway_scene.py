@@ -17,7 +17,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.gateway import SUPPORT_POLICY
-from sternpost_gateway.canonicalize import canonicalize
+from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.fleet import Engine, Info, Plugin
 from sternpost_gateway.headers import Headers
@@ -60,7 +60,7 @@ MIDDLE_TAIL = {"model": "qwen", "messages": [SYSTEM, USER, TAIL, USER]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything that a decision depends on."""
+    """Everything that a decision depends on; `raw`, if given, is how the body is written."""
 
     body: Mapping[str, Any]
     policy: Policy | None = None
@@ -68,9 +68,10 @@ class Scene:
     level: KillLevel = KillLevel.NONE
     path: str = CHAT_PATH
     request_id: str = "id-1"
+    raw: bytes | None = None
 
-    def plan(self) -> Planned:
-        """Run the deciding stages."""
+    def canonicalize(self, pins: ToolPins | None = None, lines: VolatileLines | None = None) -> Canonicalized:
+        """Run the stages up to the canonical form."""
         received = Received(
             method="POST",
             path=self.path,
@@ -79,13 +80,16 @@ class Scene:
             request_id=self.request_id,
             arrived=0.0,
             has_body=False,
-            document=scan(json.dumps(self.body).encode()),
+            document=scan(self.raw or json.dumps(self.body).encode()),
         )
         chosen = (self.policy or policy(),)
         kills = KillTable(levels={chosen[0].full_name: self.level}, epochs={chosen[0].full_name: 7})
         identified = identify(received, PolicySet(chosen), kills)
-        canonicalized = canonicalize(identified, ToolPins(), VolatileLines())
-        return plan(segment(canonicalized), SECRET, Versions(None))
+        return canonicalize(identified, pins or ToolPins(), lines or VolatileLines())
+
+    def plan(self) -> Planned:
+        """Run the deciding stages."""
+        return plan(segment(self.canonicalize()), SECRET, Versions(None))
 
     def compose(self, tails: Tails | None = None, info: Info = READY) -> Composed:
         """Run all stages up to the body."""
