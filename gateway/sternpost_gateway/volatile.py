@@ -141,6 +141,10 @@ class VolatileLines:
             self._rule_sets.put((report, rules), rule_set)
         return [line for index, text in enumerate(texts) for line in rule_set.find(index, text.text)]
 
+    def __len__(self) -> int:
+        """Return how many lines are remembered."""
+        return sum(map(len, self._rule_sets.values()))
+
 
 class _RuleSet:
     """A policy's rules, ready to run, and what they have found."""
@@ -170,6 +174,9 @@ class _RuleSet:
             VolatileLine(index, number, lengths[number] + number, lengths[number + 1] + number, hits)
             for number, hits in found
         ]
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def _hits(self, line: str) -> tuple[Hit, ...]:
         """Return what is in a line, in no order, and remember it; when too much is known, begin anew."""

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import VolatileAction
 from sternpost_fakes.gateway_scene import Scene, policy
+from sternpost_gateway.bounded import ENTRY_SIZE
 from sternpost_gateway.canonicalize import FINDINGS_MAX, Canonicalized, Finding
 from sternpost_gateway.receive import COMPLETIONS_PATH
 from sternpost_gateway.tool_pins import ToolPins, ToolsOutcome
-from sternpost_gateway.volatile import LINE_CHARS_MAX, PREFIX_CHARS_MAX, PREFIX_LINES_MAX
+from sternpost_gateway.volatile import LINE_CHARS_MAX, PREFIX_CHARS_MAX, PREFIX_LINES_MAX, VolatileLines
 
 CLOCK = "Now: 2026-11-29 09:00:01"
 OTHER_CLOCK = "Now: 2026-11-30 10:00:02"
@@ -178,7 +179,7 @@ def test_header_behind_a_line_that_moves_is_stripped() -> None:
         pytest.param(scene(chat(f"{CLOCK}\n{BILLING}\n{TICKET}")), id="no-rules"),
         pytest.param(scene(chat(CLOCK), {**MOVE_CLOCK, "action": "Report"}), id="rule-that-reports"),
         pytest.param(scene(chat(CLOCK), *ALL_RULES, level=KillLevel.NO_REWRITE), id="killed"),
-        pytest.param(scene(chat(TICKET + "x" * LINE_CHARS_MAX), MOVE_TICKET), id="pattern-on-a-long-line"),
+        pytest.param(scene(chat(TICKET + "7" * LINE_CHARS_MAX), MOVE_TICKET), id="pattern-on-a-long-line"),
         pytest.param(scene(chat(f"{CLOCK}\n" + "x" * PREFIX_CHARS_MAX), *ALL_RULES), id="large-prefix"),
         pytest.param(scene(chat(CLOCK + "\n" * PREFIX_LINES_MAX), *ALL_RULES), id="many-lines"),
         pytest.param(scene([{"role": "user", "content": CLOCK}], *ALL_RULES), id="user-only"),
@@ -186,6 +187,9 @@ def test_header_behind_a_line_that_moves_is_stripped() -> None:
         pytest.param(scene(CLOCK, *ALL_RULES), id="odd-messages"),
         pytest.param(scene([CLOCK, {"role": "system", "content": CLOCK}], *ALL_RULES), id="odd-message"),
         pytest.param(scene(chat({"text": CLOCK}), *ALL_RULES), id="odd-content"),
+        pytest.param(
+            scene(chat([{"type": "thinking", "text": CLOCK}]), *ALL_RULES), id="part-of-another-type"
+        ),
         pytest.param(
             Scene(
                 body={"model": "qwen", "messages": chat(CLOCK)},
@@ -235,6 +239,26 @@ def test_findings_say_what_was_done() -> None:
 def test_findings_are_bounded() -> None:
     """A prefix of nothing but clocks is told of so many times."""
     assert FINDINGS_MAX == len(scene(chat("\n".join([CLOCK] * 1000))).canonicalize().findings)
+
+
+def test_remembered_lines_are_bounded() -> None:
+    """However many lines differ, only so many are remembered, and what is found stays the same."""
+    lines = VolatileLines(chars_max=10 * (ENTRY_SIZE + len(CLOCK)))
+    for number in range(100):
+        found = scene(chat(f"{CLOCK}{number:03}")).canonicalize(lines=lines).findings
+
+        assert ["Timestamp"] == [finding.detector for finding in found]
+        assert len(lines) <= 11
+
+
+def test_rules_do_not_share_what_they_remember() -> None:
+    """A line that one policy leaves where it is may move under another."""
+    lines = VolatileLines()
+    reported, moved = (
+        scene(chat(f"{CLOCK}\na"), *rules).canonicalize(lines=lines) for rules in ((), (MOVE_CLOCK,))
+    )
+
+    assert (None, 4) == (reported.moved, len(lines)) and moved.moved is not None
 
 
 def test_canonicalize_off_looks_at_named_spans_only() -> None:

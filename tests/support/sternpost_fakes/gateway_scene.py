@@ -85,7 +85,9 @@ class Scene:
         chosen = (self.policy or policy(),)
         kills = KillTable(levels={chosen[0].full_name: self.level}, epochs={chosen[0].full_name: 7})
         identified = identify(received, PolicySet(chosen), kills)
-        return canonicalize(identified, pins or ToolPins(), lines or VolatileLines())
+        # What has remembered nothing yet is empty, and so would count as none.
+        lines = VolatileLines() if lines is None else lines
+        return canonicalize(identified, pins or ToolPins(), lines)
 
     def plan(self) -> Planned:
         """Run the deciding stages."""
