@@ -20,12 +20,12 @@ def spliced(document: Document, edits: Sequence[Edit]) -> Document:
     moves = _Moves(edits)
     outline = Outline(
         {
-            moves.at(start): tuple(moves.span(span) for span in spans)
+            moves.at(start): tuple(map(moves.span, spans))
             for start, spans in document.outline.elements.items()
             if moves.keeps(start)
         },
         {
-            moves.at(start): moves.members(found)
+            moves.at(start): moves.members(start, found)
             for start, found in document.outline.members.items()
             if moves.keeps(start)
         },
@@ -49,13 +49,26 @@ class _Moves:
     def span(self, span: Span) -> Span:
         return Span(self.at(span.start), self.at(span.end))
 
-    def members(self, found: Mapping[str, Member]) -> dict[str, Member]:
-        return {
-            key: Member(self.span(member.key_span), self.span(member.value_span))
-            for key, member in found.items()
-        }
+    def members(self, start: int, found: Mapping[str, Member]) -> Mapping[str, Member]:
+        end = max((member.value_span.end for member in found.values()), default=start)
+        index = bisect_right(self._ends, start)
+        if index != bisect_right(self._ends, end):
+            return {
+                key: Member(self.span(member.key_span), self.span(member.value_span))
+                for key, member in found.items()
+            }
+        # Nothing is edited within most objects: all of such a one moves by as much.
+        shift = self._shifts[index]
+        return _shifted(found, shift) if shift else found
 
     def keeps(self, position: int) -> bool:
         """Say whether a value that begins here is not within what an edit replaces."""
         behind = bisect_right(self._starts, position)
         return behind == 0 or position >= self._ends[behind - 1]
+
+
+def _shifted(found: Mapping[str, Member], shift: int) -> dict[str, Member]:
+    return {
+        key: Member(Span(key_start + shift, key_end + shift), Span(value_start + shift, value_end + shift))
+        for key, ((key_start, key_end), (value_start, value_end)) in found.items()
+    }
