@@ -31,11 +31,11 @@ PINS_BYTES_MAX: Final = 512 * 1024
 LIST_BYTES_MAX: Final = 256 * 1024
 """Bytes of one list that is looked into; a longer one is left as it is."""
 
-SEEN_MAX: Final = 1024
-"""Lists of one policy and tenant that need not be read again."""
-
-SESSIONS_MAX: Final = 4096
-"""Sessions of one policy and tenant whose order of tools is kept."""
+ORDERS_BYTES_MAX: Final = 2 * 1024 * 1024
+"""
+Bytes of names and keys that are kept for one policy and tenant: of sessions' tools, and again of lists that
+need not be read again. With 20 tools that is some 1,000 sessions.
+"""
 
 Order = tuple[Label, ...]
 
@@ -94,6 +94,11 @@ class _Seen:
     order: Order = ()
     keys: tuple[ContentId, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes it takes, about."""
+        return sum(len(label.type) + len(label.name) for label in self.order) + sum(map(len, self.keys))
+
 
 class ToolPins:
     """The pins of all policies and tenants."""
@@ -121,8 +126,8 @@ class _ScopePins:
     def __init__(self, bytes_max: int) -> None:
         self._tools: BoundedSize[ContentId, bytes] = BoundedSize(bytes_max)
         self._lists: BoundedSize[tuple[ContentId, ...], bytes] = BoundedSize(bytes_max)
-        self._seen: Bounded[tuple[bytes, Order], _Seen] = Bounded(SEEN_MAX)
-        self._orders: Bounded[str, Order] = Bounded(SESSIONS_MAX)
+        self._seen: BoundedSize[tuple[bytes, Order], _Seen] = BoundedSize(ORDERS_BYTES_MAX)
+        self._orders: BoundedSize[str, Order] = BoundedSize(ORDERS_BYTES_MAX)
 
     def settle(self, session: str | None, document: Document, span: Span) -> Settled:
         """Decide from memory where the very bytes have been seen after the same order."""
@@ -133,9 +138,9 @@ class _ScopePins:
         form = self._lists.get(seen.keys) if seen else None
         if seen is None or (seen.outcome is None and form is None):
             seen, form = self._look(raw, _read(document, span), before)
-            self._seen.put(known, seen)
+            self._seen.put(known, seen, seen.size)
         if session and seen.order:
-            self._orders.put(session, seen.order)
+            self._orders.put(session, seen.order, len(session) + seen.size)
         if seen.outcome is not None:
             return Settled(seen.outcome)
         return Settled(ToolsOutcome.SAME) if form == raw else Settled(ToolsOutcome.PINNED, form)
