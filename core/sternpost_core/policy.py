@@ -59,6 +59,15 @@ class Detector(StrEnum):
     """The volatile spans that Sternpost knows by itself."""
 
     TIMESTAMP = "Timestamp"
+    DATE = "Date"
+    REQUEST_ID = "RequestId"
+    SESSION_ID = "SessionId"
+    TRACE_ID = "TraceId"
+    UUID = "Uuid"
+    COUNTER = "Counter"
+    HASH = "Hash"
+    WORKING_DIRECTORY = "WorkingDirectory"
+    RANDOM_TOKEN = "RandomToken"
     BILLING_HEADER = "BillingHeader"
 
 

@@ -40,8 +40,10 @@ from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.volatile import VolatileLines
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +86,8 @@ def create_app(
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
         fleet=Fleet([Engine(url.rstrip("/")) for url in settings.engines], tails.forget_engine),
+        pins=ToolPins(),
+        lines=VolatileLines(),
         tails=tails,
         builder=TailBuilder(api, tails, metrics),
         versions=Versions(settings.state),

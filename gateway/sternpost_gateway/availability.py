@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sternpost_core.policy import Canonicalize, Layout, Policy, TailSource, TenantSourceKind, VolatileAction
+from sternpost_core.policy import Layout, Policy, TailSource, TenantSourceKind
 
 
 def is_served(policy: Policy) -> bool:
@@ -17,15 +17,10 @@ def is_served(policy: Policy) -> bool:
 
 def missing_features(policy: Policy) -> list[str]:
     """Return what the policy asks for and does not get, as sentences."""
-    prompt = policy.prompt
     notes: list[str] = []
     if not is_served(policy):
         notes.append(
             "layout TailFirst, tail sources Marker and Learned, and tenantFrom jwtClaim are not available"
             " in this release; this policy's requests pass unchanged"
         )
-    if prompt.canonicalize is Canonicalize.PIN:
-        notes.append("canonicalize Pin is not available in this release; it acts as Report")
-    if any(rule.action is not VolatileAction.REPORT for rule in prompt.volatile):
-        notes.append("volatile Relocate and Strip are not available in this release; they act as Report")
     return notes

@@ -1,16 +1,30 @@
 """
-The canonicalize stage: which of the body's fields do not reach an engine.
+The canonicalize stage: the body in the form that the engines have seen before.
 
-Fields that only the gateway may set are taken out of every request that is looked into, whatever the policy:
-a client that chose its own salt could share another's KV, and one that wrote hints could fill the store.
+Three things happen to a body here, each as a splice. Fields that only the gateway may set are taken out of
+every request that is looked into, whatever the policy: a client that chose its own salt could share another's
+KV, and one that wrote hints could fill the store. Tools take their pinned form, and volatile lines leave the
+prefix, where the policy says so. What is after it is the same whether it happens once or twice.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Final
 
+from sternpost_core.jsonspan import Document, Edit, Span, elements, in_order, value
+from sternpost_core.jsonsplice import spliced
+from sternpost_core.policy import Canonicalize, Policy, VolatileAction
+from sternpost_gateway.availability import is_served
 from sternpost_gateway.identify import CACHE_FIELD, Identified
+from sternpost_gateway.kills import REWRITES_OFF
+from sternpost_gateway.receive import CHAT_PATH
+from sternpost_gateway.relocate import Removals, choose, remove
+from sternpost_gateway.roles import USER_ROLE, is_fixed, role_of
+from sternpost_gateway.tool_pins import Scope, Settled, ToolPins, ToolsOutcome
+from sternpost_gateway.volatile import Text, VolatileLine, VolatileLines, leading_text, texts_of
 
 SALT_FIELD: Final = "cache_salt"
 HINT_FIELD: Final = "kv_transfer_params"
@@ -18,17 +32,135 @@ HINT_FIELD: Final = "kv_transfer_params"
 RESERVED_FIELDS: Final = frozenset({SALT_FIELD, HINT_FIELD, CACHE_FIELD})
 """Fields of a client's body that never pass."""
 
+FINDINGS_MAX: Final = 64
+"""Volatile spans of one request that are told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    A volatile span of the prefix, by its place and looks, never by its text.
+
+    `path` is that of a message or of its part, `offset` counts characters there; `action` is what was done.
+    """
+
+    path: str
+    offset: int
+    detector: str
+    action: VolatileAction
+
 
 @dataclass(frozen=True, slots=True)
 class Canonicalized:
-    """A request and the fields of its body that go."""
+    """
+    A request in its canonical form.
+
+    `document` is the body to go on with, None where the body is unread; `removed` are the fields of it that
+    go. `moved` is where lines of the prefix stand in it now. `tools` is None where there are none to look at.
+    """
 
     identified: Identified
+    document: Document | None
     removed: frozenset[str]
+    moved: Span | None = None
+    tools: ToolsOutcome | None = None
+    findings: tuple[Finding, ...] = ()
 
 
-def canonicalize(identified: Identified) -> Canonicalized:
-    """Find the reserved fields that the client has set."""
-    document = identified.received.document
-    present = document.members.keys() if document is not None else ()
-    return Canonicalized(identified, RESERVED_FIELDS.intersection(present))
+def canonicalize(identified: Identified, pins: ToolPins, lines: VolatileLines) -> Canonicalized:
+    """Find the reserved fields, and bring tools and prefix into their canonical form."""
+    document, policy = identified.received.document, identified.policy
+    if document is None:
+        return Canonicalized(identified, None, frozenset())
+    removed = RESERVED_FIELDS.intersection(document.members)
+    received = Canonicalized(identified, document, removed)
+    is_chat = identified.received.path == CHAT_PATH
+    if policy is None or not is_chat or identified.level in REWRITES_OFF or not is_served(policy):
+        return received
+    return _canonical_chat(received, document, policy, pins, lines)
+
+
+def _canonical_chat(
+    received: Canonicalized, document: Document, policy: Policy, pins: ToolPins, lines: VolatileLines
+) -> Canonicalized:
+    settled = _settle_tools(received.identified, document, policy, pins)
+    messages = _messages(document)
+    opening = _opening(document, messages)
+    texts = texts_of(document, opening)
+    is_reported = policy.prompt.canonicalize is not Canonicalize.OFF
+    found = lines.find(texts, policy.prompt.volatile, report=is_reported)
+    head = _head(document, messages[len(opening) :]) if found else None
+    chosen = choose(texts, found, may_move=head is not None)
+    edits = in_order(_tool_edits(document, settled), remove(document, texts, chosen, head))
+    return replace(
+        received,
+        document=spliced(document, edits) if edits else document,
+        moved=_moved(edits, head) if chosen.moved else None,
+        tools=settled.outcome if settled else None,
+        findings=_findings(texts, found, chosen),
+    )
+
+
+def _settle_tools(
+    identified: Identified, document: Document, policy: Policy, pins: ToolPins
+) -> Settled | None:
+    member = document.members.get("tools")
+    if member is None or policy.prompt.canonicalize is Canonicalize.OFF:
+        return None
+    choice = document.members.get("tool_choice")
+    if choice is not None and value(document, choice.value_span) == "required":
+        return Settled(ToolsOutcome.GUIDED)
+    scope = Scope(policy.full_name, identified.tenant or "")
+    settled = pins.settle(scope, identified.session, document, member.value_span)
+    if settled.form is not None and policy.prompt.canonicalize is Canonicalize.REPORT:
+        return Settled(ToolsOutcome.DIFFERS)
+    return settled
+
+
+def _tool_edits(document: Document, settled: Settled | None) -> list[Edit]:
+    if settled is None or settled.form is None:
+        return []
+    return [Edit(*document.members["tools"].value_span, settled.form)]
+
+
+def _messages(document: Document) -> Sequence[Span]:
+    member = document.members.get("messages")
+    is_list = member is not None and document.text[member.value_span.start] == "["
+    return elements(document, member.value_span) if member is not None and is_list else ()
+
+
+def _opening(document: Document, messages: Sequence[Span]) -> Sequence[Span]:
+    count = next(
+        (index for index, span in enumerate(messages) if not is_fixed(document, span)), len(messages)
+    )
+    return messages[:count]
+
+
+def _head(document: Document, messages: Sequence[Span]) -> Span | None:
+    """Return the text that the first user message begins with, None if there is none."""
+    user = next((message for message in messages if role_of(document, message) == USER_ROLE), None)
+    return None if user is None else leading_text(document, user)
+
+
+def _moved(edits: Sequence[Edit], head: Span | None) -> Span:
+    """Return where the moved lines stand once the edits are made."""
+    assert head is not None, "lines move only where there is a place for them"
+    start = head.start + 1
+    shift = sum(len(edit.replacement) - (edit.end - edit.start) for edit in edits if edit.end <= head.start)
+    (block,) = (edit.replacement for edit in edits if edit.start == start)
+    return Span(start + shift, start + shift + len(block))
+
+
+def _findings(texts: Sequence[Text], found: Sequence[VolatileLine], chosen: Removals) -> tuple[Finding, ...]:
+    findings = (
+        Finding(texts[line.text].path, line.start + hit.start, hit.detector, _done(line, chosen))
+        for line in found
+        for hit in line.hits
+    )
+    return tuple(islice(findings, FINDINGS_MAX))
+
+
+def _done(line: VolatileLine, chosen: Removals) -> VolatileAction:
+    if line in chosen.moved:
+        return VolatileAction.RELOCATE
+    return VolatileAction.STRIP if line in chosen.stripped else VolatileAction.REPORT

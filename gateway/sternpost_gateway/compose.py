@@ -62,7 +62,7 @@ class Composed:
 def compose(planned: Planned, engine: Engine, info: Info, tails: Tails) -> Composed:
     """Make the body for `engine`."""
     outlook = look_out(planned, engine, info, tails)
-    document = planned.identified.received.document
+    document = planned.segmented.canonicalized.document
     if document is None:
         return Composed(planned=planned, engine=engine, outlook=outlook, body=None, metering=Metering.NONE)
     metering = _metering(document) if outlook.hint else Metering.NONE

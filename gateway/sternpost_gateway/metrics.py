@@ -28,6 +28,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._make_request_metrics(registry)
+        self._make_prompt_metrics(registry)
         self._make_tail_metrics(registry)
         self._make_routing_metrics(registry)
         self._make_state_metrics(registry)
@@ -57,6 +58,20 @@ class Metrics:
             "sternpost_gateway_prompt_tokens_total",
             "Prompt tokens by where their KV came from, as the engine reports it.",
             ["policy", "source"],
+            registry=registry,
+        )
+
+    def _make_prompt_metrics(self, registry: CollectorRegistry) -> None:
+        self.tool_lists = Counter(
+            "sternpost_gateway_tool_lists_total",
+            "Tool lists of requests by what was done about their form.",
+            ["policy", "outcome"],
+            registry=registry,
+        )
+        self.volatile_spans = Counter(
+            "sternpost_gateway_volatile_spans_total",
+            "Volatile spans in prefixes, each once a session, by what they look like and what was done.",
+            ["policy", "detector", "action"],
             registry=registry,
         )
 

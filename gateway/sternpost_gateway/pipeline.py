@@ -34,6 +34,7 @@ from sternpost_gateway.errors import (
     UpstreamError,
     answer_of,
 )
+from sternpost_gateway.findings import Findings
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.headers import request_id_of
@@ -48,8 +49,10 @@ from sternpost_gateway.route import Candidate, Strategy, require_candidates
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails, TailState
+from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.upstream import UpstreamResponse
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.volatile import VolatileLines
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +71,8 @@ class Parts:
     kills: Callable[[], KillTable]
     admission: Admission
     fleet: Fleet
+    pins: ToolPins
+    lines: VolatileLines
     tails: Tails
     builder: TailBuilder
     versions: Versions
@@ -83,6 +88,7 @@ class Pipeline:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet)
+        self._findings = Findings(parts.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one exchange."""
@@ -119,7 +125,9 @@ class Pipeline:
         parts = self._parts
         try:
             identified = identify(received, parts.policies(), parts.kills())
-            return plan(segment(canonicalize(identified)), parts.secret, parts.versions)
+            canonicalized = canonicalize(identified, parts.pins, parts.lines)
+            self._findings.tell(canonicalized)
+            return plan(segment(canonicalized), parts.secret, parts.versions)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()
@@ -251,7 +259,7 @@ class Pipeline:
 def plain(received: Received) -> Planned:
     """Return the plan of a request that goes out exactly as it came, to the least loaded engine."""
     nobody = Identified(received=received, level=KillLevel.PLAIN_PROXY)
-    return Planned(segmented=Segmented(Canonicalized(nobody, frozenset()), None))
+    return Planned(segmented=Segmented(Canonicalized(nobody, received.document, frozenset()), None))
 
 
 def _where(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from sternpost_core import policy as policies
 from sternpost_core.content import content_id
 from sternpost_core.hint import Correction, Mode
-from sternpost_core.jsonspan import Document, Edit, move_element_to_end
+from sternpost_core.jsonspan import Document, Edit, Span, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
 from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
 from sternpost_gateway.availability import is_served
@@ -75,7 +75,7 @@ class Planned:
 def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
     """Decide what is done with a request."""
     identified = segmented.canonicalized.identified
-    document, policy = identified.received.document, identified.policy
+    document, policy = segmented.canonicalized.document, identified.policy
     if document is None:
         return Planned(segmented=segmented)
     rewrites = policy is not None and identified.level not in REWRITES_OFF and is_served(policy)
@@ -153,15 +153,27 @@ def _conversation(segmented: Segmented, document: Document, salt: str | None) ->
 def _opening_key(segmented: Segmented, document: Document, scope: str, session: str | None = None) -> str:
     """Return the conversation key; without a session it is made of what every later turn repeats."""
     model = segmented.canonicalized.identified.model or ""
-    opening = () if session else _opening(segmented.chat, document)
+    opening = () if session else _opening(segmented, document)
     return conversation_key(model=model, scope=scope, session=session, opening=opening)
 
 
-def _opening(chat: Chat | None, document: Document) -> list[tuple[str, bytes]]:
+def _opening(segmented: Segmented, document: Document) -> list[tuple[str, bytes]]:
+    chat = segmented.chat
     if chat is None:
         return [("prompt", (raw_member(document, "prompt") or b"")[:PROMPT_OPENING_BYTES])]
+    moved = segmented.canonicalized.moved
     first = chat.messages[chat.opening : chat.opening + 1]
-    return [("prefix", chat.prefix_id.encode()), *(("first", document.body[slice(*span)]) for span in first)]
+    return [
+        ("prefix", chat.prefix_id.encode()),
+        *(("first", _without(document.body, span, moved)) for span in first),
+    ]
+
+
+def _without(body: bytes, span: Span, moved: Span | None) -> bytes:
+    """Return the bytes at `span` without what was moved there: that differs from turn to turn."""
+    if moved is None or not span.start <= moved.start < span.end:
+        return body[span.start : span.end]
+    return body[span.start : moved.start] + body[moved.end : span.end]
 
 
 def _wish(segmented: Segmented, document: Document, salt: str) -> Wish:

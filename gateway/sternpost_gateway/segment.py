@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from sternpost_core.content import ContentId, content_id
 from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_gateway.canonicalize import Canonicalized
 from sternpost_gateway.receive import CHAT_PATH
-
-FIXED_ROLES: Final = frozenset({b'"system"', b'"developer"'})
-"""The roles of messages that are the same for all users, as raw JSON."""
+from sternpost_gateway.roles import is_fixed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +45,8 @@ class Segmented:
 
 def segment(canonicalized: Canonicalized) -> Segmented:
     """Find the segments of a chat."""
-    received = canonicalized.identified.received
-    document = received.document
-    if document is None or received.path != CHAT_PATH:
+    document = canonicalized.document
+    if document is None or canonicalized.identified.received.path != CHAT_PATH:
         return Segmented(canonicalized, None)
     return Segmented(canonicalized, chat_of(document))
 
@@ -78,14 +74,6 @@ def chat_of(document: Document) -> Chat | None:
         if tail is None
         else content_id("tail", message_fields(document, messages[tail], "tail")),
     )
-
-
-def is_fixed(document: Document, message: Span) -> bool:
-    """Say whether a message is one of the system or the developer."""
-    if not document.body.startswith(b"{", message.start):
-        return False
-    role = members(document, message).get("role")
-    return role is not None and document.body[slice(*role.value_span)] in FIXED_ROLES
 
 
 def message_fields(document: Document, message: Span, tag: str) -> Iterable[tuple[str, bytes]]:

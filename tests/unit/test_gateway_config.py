@@ -274,13 +274,13 @@ JWT = Policy(
         pytest.param(
             policy(tail=Tail(source=TailSource.LAST_SYSTEM_MESSAGE)), True, 0, id="last-system-message"
         ),
-        pytest.param(policy(canonicalize=Canonicalize.PIN), True, 1, id="pin"),
+        pytest.param(policy(canonicalize=Canonicalize.PIN), True, 0, id="pin"),
         pytest.param(
             policy(
                 volatile=(VolatileRule(name="c", detect=Detector.TIMESTAMP, action=VolatileAction.RELOCATE),)
             ),
             True,
-            1,
+            0,
             id="relocate",
         ),
     ],

@@ -23,8 +23,10 @@ from sternpost_gateway.pipeline import Parts
 from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.volatile import VolatileLines
 
 ENGINE = Engine("http://engine")
 
@@ -88,6 +90,8 @@ def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
         kills=KillTable,
         admission=Admission(settings.limits, chance),
         fleet=fleet,
+        pins=ToolPins(),
+        lines=VolatileLines(),
         tails=tails,
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
         versions=Versions(None),

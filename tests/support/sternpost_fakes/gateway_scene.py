@@ -17,7 +17,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.gateway import SUPPORT_POLICY
-from sternpost_gateway.canonicalize import canonicalize
+from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.fleet import Engine, Info, Plugin
 from sternpost_gateway.headers import Headers
@@ -28,7 +28,9 @@ from sternpost_gateway.receive import CHAT_PATH, Received
 from sternpost_gateway.segment import segment
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tokens import TailFacts
+from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.volatile import VolatileLines
 
 SECRET = b"s" * 32
 ENGINE = Engine("http://engine")
@@ -58,7 +60,7 @@ MIDDLE_TAIL = {"model": "qwen", "messages": [SYSTEM, USER, TAIL, USER]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything that a decision depends on."""
+    """Everything that a decision depends on; `raw`, if given, is how the body is written."""
 
     body: Mapping[str, Any]
     policy: Policy | None = None
@@ -66,9 +68,10 @@ class Scene:
     level: KillLevel = KillLevel.NONE
     path: str = CHAT_PATH
     request_id: str = "id-1"
+    raw: bytes | None = None
 
-    def plan(self) -> Planned:
-        """Run the deciding stages."""
+    def canonicalize(self, pins: ToolPins | None = None, lines: VolatileLines | None = None) -> Canonicalized:
+        """Run the stages up to the canonical form."""
         received = Received(
             method="POST",
             path=self.path,
@@ -77,12 +80,18 @@ class Scene:
             request_id=self.request_id,
             arrived=0.0,
             has_body=False,
-            document=scan(json.dumps(self.body).encode()),
+            document=scan(self.raw or json.dumps(self.body).encode()),
         )
         chosen = (self.policy or policy(),)
         kills = KillTable(levels={chosen[0].full_name: self.level}, epochs={chosen[0].full_name: 7})
         identified = identify(received, PolicySet(chosen), kills)
-        return plan(segment(canonicalize(identified)), SECRET, Versions(None))
+        # What has remembered nothing yet is empty, and so would count as none.
+        lines = VolatileLines() if lines is None else lines
+        return canonicalize(identified, pins or ToolPins(), lines)
+
+    def plan(self) -> Planned:
+        """Run the deciding stages."""
+        return plan(segment(self.canonicalize()), SECRET, Versions(None))
 
     def compose(self, tails: Tails | None = None, info: Info = READY) -> Composed:
         """Run all stages up to the body."""

@@ -1,0 +1,54 @@
+"""A document after its edits is the document of the edited body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sternpost_core.jsonspan import Document, Edit, elements, members, scan
+from sternpost_core.jsonsplice import spliced
+
+TEXTS = st.text(max_size=6)
+MESSAGES = st.lists(st.fixed_dictionaries({"role": TEXTS, "content": TEXTS}), min_size=1, max_size=4)
+TOOLS = st.lists(st.fixed_dictionaries({"name": TEXTS}), max_size=3)
+
+
+def known(document: Document) -> Any:
+    """Return all spans that a pipeline asks a document for."""
+    arrays = [elements(document, document.members[name].value_span) for name in ("messages", "tools")]
+    return document, arrays, [members(document, span) for array in arrays for span in array]
+
+
+@given(MESSAGES, TOOLS, TOOLS, TEXTS, st.booleans(), st.data())
+def test_spliced_document_is_what_a_scan_finds(
+    messages: Any, before: Any, after: Any, inserted: str, tools_first: bool, data: st.DataObject
+) -> None:
+    """Replacing the tools, cutting one string and putting text into another moves all spans along."""
+    parts = {"messages": messages, "tools": before, "model": "x"}
+    order = ["tools", "messages", "model"] if tools_first else ["messages", "model", "tools"]
+    document = scan(json.dumps({name: parts[name] for name in order}).encode())
+    spans = elements(document, document.members["messages"].value_span)
+    cut, put = (
+        members(document, spans[index])["content"].value_span
+        for index in sorted([0, data.draw(st.integers(0, len(messages) - 1))])
+    )
+    edits = [
+        Edit(*document.members["tools"].value_span, json.dumps(after).encode()),
+        Edit(cut.start + 1, cut.end - 1, b""),
+        *([Edit(put.start + 1, put.start + 1, json.dumps(inserted).encode()[1:-1])] if put != cut else []),
+    ]
+    result = spliced(document, sorted(edits, key=lambda edit: edit.start))
+
+    assert known(scan(result.body)) == known(result)
+    assert after == json.loads(result.body)["tools"]
+
+
+def test_nothing_changes_without_edits() -> None:
+    """Without edits the body is the same object."""
+    document = scan(b'{"messages":[{"role":"user"}],"tools":[]}')
+
+    assert spliced(document, []).body is document.body
+    assert known(document) == known(spliced(document, []))

@@ -1,0 +1,106 @@
+"""What looks as if it were different next time, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sternpost_core.policy import Detector
+from sternpost_core.volatile import SPANS_MAX, detect
+
+UUID = "123e4567-e89b-12d3-a456-426614174000"
+
+
+@pytest.mark.parametrize(
+    ("line", "span", "detector"),
+    [
+        pytest.param("Now: 2026-11-29 09:00:01", "Now: 2026-11-29 09:00:01", "Timestamp", id="label"),
+        pytest.param("at 2026-11-29T09:00:00.120Z; 3", "2026-11-29T09:00:00.120Z", "Timestamp", id="iso"),
+        pytest.param("at 2026-11-29 09:00 +01:00", "2026-11-29 09:00 +01:00", "Timestamp", id="offset"),
+        pytest.param("It is 17:12:40 (CET).", "17:12:40", "Timestamp", id="time"),
+        pytest.param("epoch 1764400000 s", "1764400000", "Timestamp", id="epoch-seconds"),
+        pytest.param("epoch 1764400000123 ms", "1764400000123", "Timestamp", id="epoch-milliseconds"),
+        pytest.param("on 2026-11-29 we", "2026-11-29", "Date", id="iso-date"),
+        pytest.param("Date: Sun Nov 29 2026", "Date: Sun Nov 29 2026", "Date", id="weekday"),
+        pytest.param("on 29 November 2026 we", "29 November 2026", "Date", id="day-month-year"),
+        pytest.param("on Nov. 3rd, 2026 we", "Nov. 3rd, 2026", "Date", id="month-day-year"),
+        pytest.param("am 29.11.2026 um", "29.11.2026", "Date", id="dots"),
+        pytest.param('x request_id="ab-7c"', 'request_id="ab-7c', "RequestId", id="request"),
+        pytest.param("the X-Request-ID: 9f3a", "Request-ID: 9f3a", "RequestId", id="request-header"),
+        pytest.param("in session id: s-19c4", "session id: s-19c4", "SessionId", id="session"),
+        pytest.param("a traceId=4bf92f3577", "traceId=4bf92f3577", "TraceId", id="trace"),
+        pytest.param(
+            "a 00-" + "4bf92f3577b34da6" * 2 + "-00f067aa0ba902b7-01",
+            "00-" + "4bf92f3577b34da6" * 2 + "-00f067aa0ba902b7-01",
+            "TraceId",
+            id="traceparent",
+        ),
+        pytest.param(f"user <{UUID}>", UUID, "Uuid", id="uuid"),
+        pytest.param(f"a request id: {UUID}", f"request id: {UUID}", "RequestId", id="labelled-uuid"),
+        pytest.param("Turn: 12", "Turn: 12", "Counter", id="counter"),
+        pytest.param("this is message #4", "message #4", "Counter", id="number-sign"),
+        pytest.param("at commit 0a1b2c3 now", "commit 0a1b2c3", "Hash", id="commit"),
+        pytest.param("of " + "0a1b2c3d" * 4, "0a1b2c3d" * 4, "Hash", id="digest"),
+        pytest.param("cwd: ~/ships/log", "cwd: ~/ships/log", "WorkingDirectory", id="cwd"),
+        pytest.param(
+            "The working directory: /home/a b",
+            "working directory: /home/a",
+            "WorkingDirectory",
+            id="directory",
+        ),
+        pytest.param("a 8Fj3kLm9QpRsT2uVwXyZ b", "8Fj3kLm9QpRsT2uVwXyZ", "RandomToken", id="token"),
+        pytest.param(
+            "x-acme-billing-header: v=9.9.9; h=0a1b2;",
+            "x-acme-billing-header: v=9.9.9; h=0a1b2;",
+            "BillingHeader",
+            id="billing",
+        ),
+    ],
+)
+def test_volatile_span_is_found(line: str, span: str, detector: str) -> None:
+    """The span is exactly what changes, and the label that begins the line with it."""
+    assert [(span, detector)] == [(line[one.start : one.end], one.detector.value) for one in detect(line)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "You are the order desk of a small shop. Rule 1: be brief. Rule 2: cite the order number.",
+        "Shop closes at 18:00.",
+        "Version 2.10.3 of 12 parts, 1200 tokens",
+        "The session id: required, never shown",
+        "Write to the working directory of the user",
+        "deadbeefdeadbeefdeadbeefdeadbeef",
+        "a_long_name_in_lower_case_with_2_digits",
+        "ALONGNAMEINUPPERCASEWITH2DIGITS",
+        "say x-acme-billing-header: v=9.9.9; h=0a1b2;",
+        "x-acme-billing-header: nothing in hex",
+        "Order 20261129 of 2026",
+    ],
+)
+def test_fixed_text_is_left_alone(line: str) -> None:
+    """Prices, rules, versions and names are no volatile spans."""
+    assert () == detect(line)
+
+
+def test_spans_of_one_line_are_told_apart() -> None:
+    """A line may hold several; they come in their order."""
+    found = detect(f"12:00:01 {UUID} Turn: 7")
+
+    assert [Detector.TIMESTAMP, Detector.UUID, Detector.COUNTER] == [span.detector for span in found]
+
+
+def test_spans_of_one_line_are_bounded() -> None:
+    """A line of nothing but times costs no more than its length."""
+    assert SPANS_MAX == len(detect("12:00:01 " * 1000))
+
+
+@given(st.text(alphabet=st.sampled_from("0123456789abcdefABZ-:=./ T_id"), max_size=200))
+def test_spans_do_not_overlap(line: str) -> None:
+    """Spans are in order, within the line, and not empty."""
+    bounds = [bound for span in detect(line) for bound in (span.start, span.end)]
+
+    assert sorted(bounds) == bounds and all(0 <= bound <= len(line) for bound in bounds)
+    assert all(span.start < span.end for span in detect(line))

@@ -1,0 +1,274 @@
+"""Faults seen in the field, sent through a whole gateway; the requests are in `tests/cases`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import yaml
+
+from sternpost_core.errors import PolicyError
+from sternpost_core.policy_parse import parse
+from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, running_gateway
+
+CASES: Final = Path(__file__).parents[1] / "cases"
+
+MOVE_CLOCK: Final = {"name": "clock", "detect": "Timestamp", "action": "Relocate"}
+MOVE_DATE: Final = {"name": "date", "detect": "Date", "action": "Relocate"}
+STRIP_BILLING: Final = {"name": "billing", "detect": "BillingHeader", "action": "Strip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request of a case, as it is to be sent."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def decoded(self) -> Any:
+        """Return the body, decoded."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case's requests, their bodies as the engine got them, the answers, and the gateway."""
+
+    sent: list[Request]
+    seen: list[bytes]
+    answers: list[httpx.Response]
+    gateway: RunningGateway
+
+    @property
+    def decoded(self) -> list[Any]:
+        """Return the bodies that the engine got, decoded."""
+        return [json.loads(body) for body in self.seen]
+
+    def spans(self, detector: str, action: str = "Report") -> float:
+        """Return how many volatile spans were told of."""
+        name = "sternpost_gateway_volatile_spans_total"
+        return self.gateway.metric(name, policy="agents/support", detector=detector, action=action)
+
+    def lists(self, outcome: str) -> float:
+        """Return how many tool lists had this outcome."""
+        name = "sternpost_gateway_tool_lists_total"
+        return self.gateway.metric(name, policy="agents/support", outcome=outcome)
+
+
+def case(name: str) -> list[Request]:
+    """Return the requests of a case."""
+    found = json.loads((CASES / f"{name}.json").read_text(encoding="utf-8"))["requests"]
+    return [Request(_body(request), request.get("headers", {})) for request in found]
+
+
+def _body(request: Mapping[str, Any]) -> bytes:
+    if "body_text" in request:
+        return str(request["body_text"]).encode()
+    return json.dumps(request["body"], separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def case_policy(*rules: Mapping[str, str], canonicalize: str = "Report") -> dict[str, Any]:
+    """Return a policy that only canonicalizes, so that nothing else changes a byte."""
+    mapping: dict[str, Any] = yaml.safe_load(SUPPORT_POLICY)
+    mapping["spec"]["match"] = {"models": ["demo-model"]}
+    mapping["spec"]["prompt"] = {"canonicalize": canonicalize, "volatile": [dict(rule) for rule in rules]}
+    del mapping["spec"]["suffixCache"]
+    return mapping
+
+
+async def run(directory: Path, requests: list[Request], policy: Mapping[str, Any]) -> Outcome:
+    """Send a case's requests, one after the other."""
+    engine = FakeEngine()
+    text = yaml.safe_dump(dict(policy))
+    async with running_engine(engine), running_gateway(directory, [engine.url], policy=text) as gateway:
+        answers = [
+            await gateway.client.post("/v1/chat/completions", content=one.body, headers=dict(one.headers))
+            for one in requests
+        ]
+        assert [200] * len(requests) == [answer.status_code for answer in answers]
+        return Outcome(requests, [seen.body for seen in engine.chats], answers, gateway)
+
+
+def systems(outcome: Outcome) -> list[Any]:
+    """Return what the first messages hold, as the engine got them."""
+    return [body["messages"][0]["content"] for body in outcome.decoded]
+
+
+def tools_bytes(body: bytes) -> bytes:
+    """Return the bytes of the tools, which stand last in the cases' bodies."""
+    return body[body.index(b'"tools":') :]
+
+
+ALL_CASES = sorted(path.stem for path in CASES.glob("*.json"))
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+async def test_default_policy_changes_no_byte(tmp_path: Path, name: str) -> None:
+    """A policy that only reports sends every request of every case on as it came."""
+    outcome = await run(tmp_path, case(name), case_policy())
+
+    assert [request.body for request in outcome.sent] == outcome.seen
+
+
+async def test_001_clock_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The clock is reported once, by place and class, and its text is nowhere."""
+    with caplog.at_level(logging.INFO, logger="sternpost_gateway"):
+        outcome = await run(tmp_path, case("001"), case_policy())
+
+    assert 1 == outcome.spans("Timestamp")
+    assert 1 == caplog.text.count("volatile Timestamp at messages[0] char 0")
+    assert "2026-11-29" not in caplog.text and "order desk" not in caplog.text
+
+
+async def test_001_clock_moves_into_the_middle(tmp_path: Path) -> None:
+    """The prefix is equal for both requests, each clock arrives once and verbatim, the user's text stays."""
+    outcome = await run(tmp_path, case("001"), case_policy(MOVE_CLOCK))
+    clocks = ["Now: 2026-11-29 09:00:01", "Now: 2026-11-29 09:00:02"]
+    users = [body["messages"][1]["content"] for body in outcome.decoded]
+
+    assert 1 == len(set(systems(outcome)))
+    assert [1, 1] == [body.decode().count(clock) for body, clock in zip(outcome.seen, clocks, strict=True)]
+    assert all(clock in user for user, clock in zip(users, clocks, strict=True))
+    assert all(user.endswith("</system-context>\n\nWhere is order 17?") for user in users)
+    assert ["prefix=v1"] * 2 == [answer.headers["x-sternpost-version"] for answer in outcome.answers]
+
+
+async def test_002_date_moves_into_the_middle(tmp_path: Path) -> None:
+    """Midnight changes nothing in front of the user's message."""
+    outcome = await run(tmp_path, case("002"), case_policy(MOVE_DATE))
+
+    assert 1 == len(set(systems(outcome)))
+    assert 1 == outcome.spans("Date", "Relocate")
+    assert ["prefix=v1"] * 2 == [answer.headers["x-sternpost-version"] for answer in outcome.answers]
+
+
+async def test_002_date_that_stays_makes_one_new_version(tmp_path: Path) -> None:
+    """Without relocation the version changes at midnight, once."""
+    one, two = case("002")
+    outcome = await run(tmp_path, [one, two, two], case_policy())
+
+    assert ["prefix=v1", "prefix=v2", "prefix=v2"] == [
+        answer.headers["x-sternpost-version"] for answer in outcome.answers
+    ]
+
+
+@pytest.mark.parametrize("rules", [(), (MOVE_CLOCK,), (MOVE_CLOCK, STRIP_BILLING)], ids=len)
+async def test_003_needed_time_arrives(tmp_path: Path, rules: tuple[dict[str, str], ...]) -> None:
+    """Whatever the policy, the time is in the prompt exactly once, as it was."""
+    outcome = await run(tmp_path, case("003"), case_policy(*rules, canonicalize="Pin"))
+
+    assert 1 == outcome.seen[0].count(b"17:12:40")
+
+
+def test_003_policy_that_strips_times_is_refused() -> None:
+    """Only what has no meaning may be stripped."""
+    with pytest.raises(PolicyError, match=r"volatile\[0\].action: Strip is not allowed"):
+        parse(case_policy({**MOVE_CLOCK, "action": "Strip"}))
+
+
+async def test_004_billing_header_is_stripped_in_front_only(tmp_path: Path) -> None:
+    """Two requests that differ in the header become equal; a quoted and a later header stay."""
+    outcome = await run(tmp_path, case("004"), case_policy(STRIP_BILLING))
+    one, two, quoted, later = outcome.seen
+
+    assert one == two and b"billing-header" not in one
+    assert [outcome.sent[2].body, outcome.sent[3].body] == [quoted, later]
+    assert (1, 1) == (outcome.spans("BillingHeader", "Strip"), outcome.spans("BillingHeader"))
+
+
+async def test_005_tools_in_another_order_take_the_first(tmp_path: Path) -> None:
+    """The first order is kept for the second request; two tools of one name keep theirs."""
+    first, second, *others = case("005")
+    outcome = await run(tmp_path, [first, second, *others], case_policy(canonicalize="Pin"))
+
+    assert first.body == outcome.seen[0]
+    assert tools_bytes(first.body) == tools_bytes(outcome.seen[1])
+    assert (
+        second.body[: -len(tools_bytes(second.body))] == outcome.seen[1][: -len(tools_bytes(outcome.seen[1]))]
+    )
+    assert [request.body for request in others] == outcome.seen[2:]
+    assert len(others) == outcome.lists("duplicate_tool_name")
+
+
+async def test_005_named_tool_choice_arrives(tmp_path: Path) -> None:
+    """A tool that is chosen by name is still chosen."""
+    first, second, *_ = case("005")
+    choice = {"type": "function", "function": {"name": "delta_write"}}
+    chosen = Request(json.dumps({"tool_choice": choice, **second.decoded}).encode(), {})
+    outcome = await run(tmp_path, [first, chosen], case_policy(canonicalize="Pin"))
+
+    assert choice == outcome.decoded[1]["tool_choice"]
+    assert outcome.decoded[0]["tools"] == outcome.decoded[1]["tools"]
+
+
+async def test_007_schema_takes_its_first_form(tmp_path: Path) -> None:
+    """Members in another order take the first form; arguments in another order are another tool."""
+    first, second, third = case("007")
+    outcome = await run(tmp_path, [first, second, third], case_policy(canonicalize="Pin"))
+
+    assert first.body == outcome.seen[0] == outcome.seen[1] != second.body
+    assert third.body == outcome.seen[2]
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        pytest.param(None, ["alpha_search", "delta_write", "beta_fetch"], id="session"),
+        pytest.param({}, ["alpha_search", "beta_fetch", "delta_write"], id="no-session"),
+    ],
+)
+async def test_009_new_tool_follows_the_old(
+    tmp_path: Path, headers: dict[str, str] | None, expected: list[str]
+) -> None:
+    """A session's tools stay in place, byte for byte; without a session the order is by name."""
+    requests = [Request(one.body, one.headers if headers is None else headers) for one in case("009")]
+    outcome = await run(tmp_path, requests, case_policy(canonicalize="Pin"))
+
+    assert requests[0].body == outcome.seen[0]
+    assert expected == [tool["function"]["name"] for tool in outcome.decoded[1]["tools"]]
+    shared = tools_bytes(outcome.seen[0]).removesuffix(b"]}")
+    assert (headers is None) == tools_bytes(outcome.seen[1]).startswith(shared)
+
+
+@pytest.mark.parametrize("name", ["011", "031", "032"])
+async def test_bytes_that_must_not_be_touched_are_not(tmp_path: Path, name: str) -> None:
+    """Arguments in history, guided schemas and spelled numbers arrive as they were sent, even when pinned."""
+    outcome = await run(tmp_path, case(name), case_policy(MOVE_CLOCK, STRIP_BILLING, canonicalize="Pin"))
+
+    assert [request.body for request in outcome.sent] == outcome.seen
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+async def test_arguments_in_history_arrive_as_they_are(tmp_path: Path, name: str) -> None:
+    """No policy changes a character of any tool call of any case."""
+    outcome = await run(
+        tmp_path, case(name), case_policy(MOVE_CLOCK, MOVE_DATE, STRIP_BILLING, canonicalize="Pin")
+    )
+
+    assert [arguments(request.decoded) for request in outcome.sent] == [
+        arguments(body) for body in outcome.decoded
+    ]
+
+
+def arguments(body: Any) -> list[str]:
+    """Return the arguments of all tool calls of a request."""
+    calls = (call for message in body["messages"] for call in message.get("tool_calls") or ())
+    return [call["function"]["arguments"] for call in calls]
+
+
+async def test_017_later_part_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second of three parts is named, with its offset; the answer is the engine's alone."""
+    with caplog.at_level(logging.INFO, logger="sternpost_gateway"):
+        outcome = await run(tmp_path, case("017"), case_policy())
+
+    assert 1 == outcome.spans("Timestamp")
+    assert 1 == caplog.text.count("volatile Timestamp at messages[0].content[1] char 15")
+    assert {"id", "object", "created", "model", "choices", "usage"} == set(outcome.answers[1].json())
