@@ -17,6 +17,9 @@ class Bypass(StrEnum):
     KILLED = "killed"
     """A kill level turned reuse off."""
 
+    TRIPPED = "tripped"
+    """The engine has failed with suffix reads lately and gets none for a while."""
+
     NOT_AVAILABLE = "not_available"
     """The policy asks for a tail source, layout or tenant source that this release does not have."""
 

@@ -23,6 +23,7 @@ from sternpost_gateway.pipeline import Parts
 from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
 
@@ -89,6 +90,7 @@ def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
         admission=Admission(settings.limits, chance),
         fleet=fleet,
         tails=tails,
+        trips=Trips((ENGINE,), clock, None),
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
         versions=Versions(None),
         affinity=TailAffinity(chance),

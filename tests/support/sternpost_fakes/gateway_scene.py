@@ -84,9 +84,9 @@ class Scene:
         identified = identify(received, PolicySet(chosen), kills)
         return plan(segment(canonicalize(identified)), SECRET, Versions(None))
 
-    def compose(self, tails: Tails | None = None, info: Info = READY) -> Composed:
+    def compose(self, tails: Tails | None = None, info: Info = READY, *, tripped: bool = False) -> Composed:
         """Run all stages up to the body."""
-        return compose(self.plan(), ENGINE, info, tails or Tails(FakeClock()))
+        return compose(self.plan(), ENGINE, info, tails or Tails(FakeClock()), tripped=tripped)
 
 
 def body_of(composed: Composed) -> Any:
