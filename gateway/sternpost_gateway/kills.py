@@ -147,9 +147,7 @@ class Kills:
         """
         latch = Latch(level, policy or EVERYONE, reason, by, self._clock.time(), source)
         self._take(latch)
-        logger.warning(
-            "kill level %s for %s from %s by %s: %s", level, policy or "all policies", source, by, reason
-        )
+        logger.warning("kill level %s for %s by %s: %s", level, policy or "all policies", by, reason)
         self._update()
         self._on_latch(latch, self.table)
         self._store()
