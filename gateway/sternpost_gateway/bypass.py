@@ -21,7 +21,7 @@ class Bypass(StrEnum):
     """The engine has failed with suffix reads lately and gets none for a while."""
 
     NOT_AVAILABLE = "not_available"
-    """The policy asks for a tail source, layout or tenant source that this release does not have."""
+    """The policy asks for a tail source or tenant source that this release does not have."""
 
     NOT_CHAT = "not_chat"
     """The request has no messages."""
@@ -31,6 +31,9 @@ class Bypass(StrEnum):
 
     TAIL_NOT_LAST = "tail_not_last"
     """The tail is not the last message, and the layout keeps it where it is."""
+
+    TAIL_FIRST = "tail_first"
+    """The tail was put in front, where the engine's own prefix cache holds it."""
 
     TEMPLATE_OPTIONS = "template_options"
     """The request renders its prompt in a way that /tokenize cannot repeat."""

@@ -13,7 +13,7 @@ from typing import Final
 from sternpost_core import policy as policies
 from sternpost_core.content import content_id
 from sternpost_core.hint import Correction, Mode
-from sternpost_core.jsonspan import Document, Edit, move_element_to_end
+from sternpost_core.jsonspan import Document, Edit, move_element_before, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
 from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
 from sternpost_gateway.availability import is_served
@@ -88,7 +88,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
         conversation=_conversation(segmented, document, salt),
         wish=_wish(segmented, document, salt) if bypass is None and salt else None,
         bypass=bypass,
-        off=salt is not None and segmented.chat is not None and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF),
+        off=salt is not None and segmented.chat is not None and _turns_reads_off(policy, bypass),
         versions=_versions(segmented.chat, policy, versions) if policy else "",
     )
 
@@ -99,24 +99,44 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     policy = identified.policy
     assert policy is not None, "only a policy's request is bypassed"
     tail_is_last = chat is not None and chat.tail == len(chat.messages) - 1
+    tail_first = is_tail_first(policy)
     reasons = (
         (identified.level in REWRITES_OFF, Bypass.KILLED),
         (not is_served(policy), Bypass.NOT_AVAILABLE),
-        (policy.suffix_cache is None, Bypass.OBSERVING),
+        (policy.suffix_cache is None and not tail_first, Bypass.OBSERVING),
         (chat is None, Bypass.NOT_CHAT),
-        (identified.level in READS_OFF, Bypass.KILLED),
+        # A tail that stands in front is in the prefix cache, which these levels leave alone.
+        (identified.level in READS_OFF and not tail_first, Bypass.KILLED),
         (identified.reuse_off, Bypass.CLIENT_OFF),
         (chat is not None and chat.tail is None, Bypass.NO_TAIL),
+        (tail_first, Bypass.TAIL_FIRST),
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
         (_is_set(document, UNREPEATABLE_FIELDS), Bypass.TEMPLATE_OPTIONS),
     )
     return next((reason for holds, reason in reasons if holds), None)
 
 
+def is_tail_first(policy: Policy) -> bool:
+    """Say whether the tail goes where the engine's own prefix cache holds it, so that no hint is needed."""
+    return policy.prompt.layout is Layout.TAIL_FIRST
+
+
+def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
+    """Say whether the engine is told to leave its suffix store alone."""
+    has_hints = policy is not None and not is_tail_first(policy)
+    return has_hints and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF)
+
+
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
-    if chat is None or chat.tail is None or policy.prompt.layout is not Layout.FIXED_TAIL:
+    if chat is None or chat.tail is None:
         return []
-    return move_element_to_end(document, chat.array, chat.tail)
+    match policy.prompt.layout:
+        case Layout.FIXED_TAIL:
+            return move_element_to_end(document, chat.array, chat.tail)
+        case Layout.TAIL_FIRST:
+            return move_element_before(document, chat.array, chat.tail, chat.opening)
+        case Layout.PRESERVE:
+            return []
 
 
 def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None:
@@ -127,7 +147,7 @@ def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None
     """
     identified = segmented.canonicalized.identified
     policy = identified.policy
-    if policy is None or policy.suffix_cache is None:
+    if policy is None or (policy.suffix_cache is None and not is_tail_first(policy)):
         return None
     isolation, session = policy.tenancy.isolation, identified.session or ""
     if identified.reuse_off:
