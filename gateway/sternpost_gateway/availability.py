@@ -9,7 +9,7 @@ def is_served(policy: Policy) -> bool:
     """Say whether a policy's requests are rewritten: only with its own tail and tenant source."""
     tail = policy.prompt.tail
     return policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM and (
-        tail is None or tail.source is TailSource.LAST_SYSTEM_MESSAGE
+        tail is None or tail.source is not TailSource.LEARNED
     )
 
 
@@ -19,7 +19,7 @@ def missing_features(policy: Policy) -> list[str]:
     notes: list[str] = []
     if not is_served(policy):
         notes.append(
-            "tail sources Marker and Learned, and tenantFrom jwtClaim are not available"
+            "tail source Learned and tenantFrom jwtClaim are not available"
             " in this release; this policy's requests pass unchanged"
         )
     if prompt.canonicalize is Canonicalize.PIN:

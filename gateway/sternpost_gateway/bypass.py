@@ -27,10 +27,13 @@ class Bypass(StrEnum):
     """The request has no messages."""
 
     NO_TAIL = "no_tail"
-    """No system message stands behind the leading ones."""
+    """No system message stands behind the leading ones, or no message holds the marker."""
 
     TAIL_NOT_LAST = "tail_not_last"
     """The tail is not the last message, and the layout keeps it where it is."""
+
+    TAIL_NOT_MOVABLE = "tail_not_movable"
+    """The tail is part of a message, or a user's, and the layout would have to move it."""
 
     TAIL_FIRST = "tail_first"
     """The tail was put in front, where the engine's own prefix cache holds it."""
