@@ -125,8 +125,8 @@ def _causes(state: Mapping[str, Any], policy: str | None) -> str:
     sources = (item for item in _objects(state.get("sources")) if item.get("policy") == policy)
     causes = [_cause(item, latches) for item in sources if item.get("level") != KillLevel.NONE.value]
     causes += [f"{item.get('engine')} tripped: {item.get('reason')}" for item in _objects(state.get("trips"))]
-    file = _mapping(state.get("file"))
-    causes += [f"kill file refused: {file['fault']}"] if file.get("fault") else []
+    fault = _mapping(_mapping(state.get("file")).get("fault"))
+    causes += [f"kill file refused: {fault.get('value')}"] if fault else []
     return "; ".join(causes)
 
 

@@ -241,6 +241,13 @@ STATE: dict[str, Any] = {
         ),
         pytest.param(
             200,
+            {**STATE, "sources": [], "file": {"fault": {"value": "'K9' in the first line"}}},
+            None,
+            ("NoRewrite", "kill file refused: 'K9' in the first line", True),
+            id="file-refused",
+        ),
+        pytest.param(
+            200,
             STATE,
             "agents/other",
             (None, "answered, but it has no policy agents/other", False),
