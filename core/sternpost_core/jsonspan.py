@@ -230,6 +230,19 @@ def move_element_to_end(document: Document, array_span: Span, index: int) -> lis
     return [Edit(moved.start, following.start, b""), Edit(last.end, last.end, separator + element)]
 
 
+def move_element_before(document: Document, array_span: Span, index: int, target: int) -> list[Edit]:
+    """Move an array element, byte for byte, before an earlier one; the separator before it goes along."""
+    spans = elements(document, array_span)
+    assert 0 <= target <= index < len(spans), "no such element, or none to move it before"
+    if index == target:
+        return []
+    before, moved = spans[index - 1], spans[index]
+    separator = document.body[before.end : moved.start]
+    element = document.body[moved.start : moved.end]
+    place = spans[target].start
+    return [Edit(place, place, element + separator), Edit(before.end, moved.end, b"")]
+
+
 def _removals(present: Sequence[tuple[str, Member]], remove: Collection[str]) -> list[Edit]:
     """
     Cut the members to remove, each with exactly one comma.

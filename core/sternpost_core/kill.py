@@ -54,6 +54,14 @@ _NUMBERS: Final = {level: number for number, level in enumerate(KillLevel)}
 """Each level's number; looked up, because the gateway compares levels for every request."""
 
 
+LEVEL_FORMS: Final = ", ".join([*(level.value for level in KillLevel), "or K0 to K5"])
+"""What a person may write for a level."""
+
+_LEVELS_BY_FORM: Final = {
+    form.lower(): level for level in KillLevel for form in (level.value, f"K{_NUMBERS[level]}")
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKillSwitch:
     """
@@ -73,6 +81,11 @@ class CacheKillSwitch:
         if not self.namespaces and not self.policies:
             return True
         return namespace in self.namespaces or f"{namespace}/{name}" in self.policies
+
+
+def level_named(text: str) -> KillLevel | None:
+    """Return the level that a person means by its name or by K0 to K5, in any case; None if it is neither."""
+    return _LEVELS_BY_FORM.get(text.strip().lower())
 
 
 def effective_level(levels: Iterable[KillLevel]) -> KillLevel:

@@ -18,8 +18,10 @@ from sternpost_core.kill import KillLevel
 from sternpost_gateway.config import PolicyDirectory
 from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
 from sternpost_gateway.fleet import Fleet, View
+from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kills import Kills
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.trips import Trips
 
 KILL_PATH: Final = "/sternpost/v1/kill"
 KILL_FIELDS: Final = ("level", "policy", "reason")
@@ -43,6 +45,8 @@ class Admin:
     fleet: Fleet
     directory: PolicyDirectory
     kills: Kills
+    kill_file: KillFile | None
+    trips: Trips
     metrics: Metrics
     registry: CollectorRegistry
     clock: Clock
@@ -74,6 +78,8 @@ class Admin:
         """Return all metrics."""
         self.metrics.config_age_seconds.set(self._config_age())
         self.metrics.config_faults.set(len(self.directory.status.faults))
+        self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
+        self.metrics.engines_tripped.set(len(self.trips.active()))
         return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def kill(self, request: Request) -> Response:
@@ -106,8 +112,6 @@ class Admin:
         except OperatingError:
             # The level counts; whoever set it must know that a restart would lose it.
             persisted = False
-        self.metrics.kills.labels(level.value).inc()
-        self.metrics.show_levels(self.kills.table)
         return JSONResponse(
             {**self._kill_state(), "persisted": persisted}, status_code=200 if persisted else 500
         )
@@ -118,8 +122,28 @@ class Admin:
             "level": table.everyone.value,
             "policies": {policy: level.value for policy, level in table.levels.items()},
             "epochs": dict(table.epochs),
+            "sources": [
+                {"policy": policy or None, "source": source.value, "level": level.value}
+                for policy, sources in table.sources.items()
+                for source, level in sources.items()
+            ],
             "latches": [latch.to_mapping() for latch in self.kills.latches],
+            "file": self._kill_file_state(),
+            "trips": [
+                {
+                    "engine": trip.engine.url,
+                    "reason": trip.reason,
+                    "remaining_seconds": round(self.trips.remaining_seconds(trip), 3),
+                }
+                for trip in self.trips.active()
+            ],
         }
+
+    def _kill_file_state(self) -> dict[str, Any] | None:
+        if self.kill_file is None:
+            return None
+        fault = self.kill_file.fault
+        return {"path": str(self.kill_file.path), "fault": _fault(fault) if fault else None}
 
     def _config_age(self) -> float:
         return self.clock.monotonic() - self.directory.status.read_at
@@ -129,12 +153,9 @@ class Admin:
         return {
             "draining": self.lifecycle.draining,
             "policies": [policy.full_name for policy in self.directory.config.policies.policies],
-            "faults": [
-                {"path": fault.path, "value": fault.value, "allowed": fault.allowed}
-                for fault in status.faults
-            ],
+            "faults": [_fault(fault) for fault in status.faults],
             "config_age_seconds": round(self._config_age(), 3),
-            "kill": {"level": self.kills.table.everyone.value},
+            "kill": {"level": self.kills.table.everyone.value, "file": self._kill_file_state()},
             "engines": [_engine(view) for view in self.fleet.views()],
         }
 
@@ -183,3 +204,7 @@ def _engine(view: View) -> dict[str, Any]:
         "reason": view.info.reason,
         "batch": view.info.batch,
     }
+
+
+def _fault(fault: Fault) -> dict[str, str]:
+    return {"path": fault.path, "value": fault.value, "allowed": fault.allowed}

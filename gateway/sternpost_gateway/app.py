@@ -11,9 +11,9 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import httpx
 from prometheus_client import CollectorRegistry
@@ -32,7 +32,9 @@ from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
-from sternpost_gateway.kills import Kills
+from sternpost_gateway.kill_file import KillFile
+from sternpost_gateway.kill_signals import kill_signals
+from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
@@ -41,6 +43,7 @@ from sternpost_gateway.settings import Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
+from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.volatile import VolatileLines
@@ -49,6 +52,9 @@ logger = logging.getLogger(__name__)
 
 ENGINE_PATHS: Final = "/v1/"
 """What the paths of requests for engines begin with."""
+
+Job = Callable[[], Coroutine[Any, Any, None]]
+"""Starts something that runs in the background until it is cancelled."""
 
 SECRET_FILE: Final = "salt.key"
 SECRET_BYTES: Final = 32
@@ -73,9 +79,13 @@ def create_app(
         OperatingError: the salt secret cannot be read or kept.
     """
     metrics = Metrics(registry)
-    kills = Kills(clock, settings.state)
+    kills = Kills(clock, settings.state, _on_latch(metrics))
     directory = PolicyDirectory(settings.policies, clock, _on_config(kills, metrics))
     directory.load()
+    kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
+    if kill_file:
+        kill_file.load()
+    engines = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
     api = EngineApi(control, settings.timeouts)
     parts = Parts(
@@ -85,10 +95,11 @@ def create_app(
         policies=lambda: directory.config.policies,
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
-        fleet=Fleet([Engine(url.rstrip("/")) for url in settings.engines], tails.forget_engine),
+        fleet=Fleet(engines, tails.forget_engine),
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
+        trips=Trips(engines, clock, settings.state, _on_trip(metrics)),
         builder=TailBuilder(api, tails, metrics),
         versions=Versions(settings.state),
         affinity=TailAffinity(chance),
@@ -101,6 +112,8 @@ def create_app(
         fleet=parts.fleet,
         directory=directory,
         kills=kills,
+        kill_file=kill_file,
+        trips=parts.trips,
         metrics=metrics,
         registry=registry,
         clock=clock,
@@ -108,9 +121,10 @@ def create_app(
         token=settings.admin_token,
     )
     prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
+    jobs = _jobs(parts, directory, prober, kill_file)
     own = Starlette(
         routes=[*admin.routes(), Mount("/", app=_nowhere)],
-        lifespan=lambda app: _running(parts, directory, prober, api, upstream),
+        lifespan=lambda app: _running(parts, kills, jobs, api, upstream),
     )
     return _entrance(Pipeline(parts), own)
 
@@ -161,32 +175,54 @@ def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
     return take
 
 
+def _on_latch(metrics: Metrics) -> OnLatch:
+    def count(latch: Latch, table: KillTable) -> None:
+        metrics.kills.labels(latch.level.value, latch.source.value).inc()
+        metrics.show_levels(table)
+
+    return count
+
+
+def _on_trip(metrics: Metrics) -> Callable[[Trip], None]:
+    return lambda trip: metrics.trips.labels(trip.engine.url).inc()
+
+
 @asynccontextmanager
 async def _running(
-    parts: Parts, directory: PolicyDirectory, prober: Prober, api: EngineApi, upstream: Upstream
+    parts: Parts, kills: Kills, jobs: Mapping[str, Job], api: EngineApi, upstream: Upstream
 ) -> AsyncIterator[None]:
     """Hold what the application needs while it runs."""
     async with AsyncExitStack() as stack:
+        stack.enter_context(kill_signals(kills))
         await upstream.open()
         # Released in reverse: first what starts requests, then what they travel on.
         stack.push_async_callback(upstream.close)
         stack.push_async_callback(api.close)
         stack.push_async_callback(parts.versions.save)
         stack.push_async_callback(parts.builder.close)
-        await stack.enter_async_context(_background(directory, prober, parts.versions, parts.settings))
+        await stack.enter_async_context(_background(jobs))
         yield
 
 
+def _jobs(
+    parts: Parts, directory: PolicyDirectory, prober: Prober, kill_file: KillFile | None
+) -> dict[str, Job]:
+    """Return what keeps beliefs fresh, by name."""
+    timeouts = parts.settings.timeouts
+    jobs: dict[str, Job] = {
+        "policy directory": lambda: directory.watch(timeouts.poll_seconds),
+        "prober": prober.run,
+        "versions": parts.versions.keep_saved,
+    }
+    if kill_file:
+        jobs["kill file"] = lambda: kill_file.watch(timeouts.kill_file_seconds)
+    return jobs
+
+
 @asynccontextmanager
-async def _background(
-    directory: PolicyDirectory, prober: Prober, versions: Versions, settings: Settings
-) -> AsyncIterator[None]:
-    """Run what keeps beliefs fresh; the death of any of it is logged at once, not at the end."""
-    tasks = [
-        asyncio.create_task(directory.watch(settings.timeouts.poll_seconds), name="policy directory"),
-        asyncio.create_task(prober.run(), name="prober"),
-        asyncio.create_task(versions.keep_saved(), name="versions"),
-    ]
+async def _background(jobs: Mapping[str, Job]) -> AsyncIterator[None]:
+    """Run the jobs; the death of any of them is logged at once, not at the end."""
+    tasks = [asyncio.create_task(job(), name=name) for name, job in jobs.items()]
     for task in tasks:
         task.add_done_callback(_log_death)
     try:

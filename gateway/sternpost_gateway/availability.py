@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from sternpost_core.policy import Layout, Policy, TailSource, TenantSourceKind
+from sternpost_core.policy import Policy, TailSource, TenantSourceKind
 
 
 def is_served(policy: Policy) -> bool:
-    """Say whether a policy's requests are rewritten: only with its own tail, layout and tenant source."""
+    """Say whether a policy's requests are rewritten: only with its own tail and tenant source."""
     tail = policy.prompt.tail
-    return (
-        policy.prompt.layout is not Layout.TAIL_FIRST
-        and policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM
-        and (tail is None or tail.source is TailSource.LAST_SYSTEM_MESSAGE)
+    return policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM and (
+        tail is None or tail.source is not TailSource.LEARNED
     )
 
 
@@ -20,7 +18,7 @@ def missing_features(policy: Policy) -> list[str]:
     notes: list[str] = []
     if not is_served(policy):
         notes.append(
-            "layout TailFirst, tail sources Marker and Learned, and tenantFrom jwtClaim are not available"
+            "tail source Learned and tenantFrom jwtClaim are not available"
             " in this release; this policy's requests pass unchanged"
         )
     return notes

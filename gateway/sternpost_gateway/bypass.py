@@ -17,17 +17,26 @@ class Bypass(StrEnum):
     KILLED = "killed"
     """A kill level turned reuse off."""
 
+    TRIPPED = "tripped"
+    """The engine has failed with suffix reads lately and gets none for a while."""
+
     NOT_AVAILABLE = "not_available"
-    """The policy asks for a tail source, layout or tenant source that this release does not have."""
+    """The policy asks for a tail source or tenant source that this release does not have."""
 
     NOT_CHAT = "not_chat"
     """The request has no messages."""
 
     NO_TAIL = "no_tail"
-    """No system message stands behind the leading ones."""
+    """No system message stands behind the leading ones, or no message holds the marker."""
 
     TAIL_NOT_LAST = "tail_not_last"
     """The tail is not the last message, and the layout keeps it where it is."""
+
+    TAIL_NOT_MOVABLE = "tail_not_movable"
+    """The tail is part of a message, or a user's, and the layout would have to move it."""
+
+    TAIL_FIRST = "tail_first"
+    """The tail was put in front, where the engine's own prefix cache holds it."""
 
     TEMPLATE_OPTIONS = "template_options"
     """The request renders its prompt in a way that /tokenize cannot repeat."""

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
+from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import Credentials, Limits, Settings, Timeouts, check_settings
-from sternpost_gateway.state_files import read_file
 
 PORT_MAX: Final = 65535
 
 DEFAULT_TIMEOUTS: Final = Timeouts()
 DEFAULT_LIMITS: Final = Limits()
-
-TOKEN_LENGTH_MIN: Final = 16
-"""A shorter admin token could be guessed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +73,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         host=arguments.host,
         port=arguments.port,
         state=arguments.state,
-        admin_token=_secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),
+        kill_file=arguments.kill_file,
+        admin_token=secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),
         salt_secret=_salt_secret(arguments.salt_key_file),
         credentials=arguments.credentials,
-        engine_key=_secret_text("--engine-key-file", arguments.engine_key_file, 1),
+        engine_key=secret_text("--engine-key-file", arguments.engine_key_file, 1),
         response_headers=not arguments.no_response_headers,
         limits=replace(
             DEFAULT_LIMITS,
@@ -148,6 +146,12 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory for what outlives a restart: kill levels, epochs, versions, the salt secret",
     )
+    parser.add_argument(
+        "--kill-file",
+        type=Path,
+        metavar="FILE",
+        help="file that sets a kill level for all within a second: a level, and on a second line the reason",
+    )
 
 
 def _add_secrets(parser: argparse.ArgumentParser) -> None:
@@ -215,35 +219,10 @@ def _number_flags() -> tuple[NumberFlag, ...]:
     )
 
 
-def _secret_text(flag: str, path: Path | None, length_min: int) -> str | None:
-    data = _secret_bytes(flag, path)
-    if data is None:
-        return None
-    try:
-        text = data.decode("ascii").strip()
-    except UnicodeDecodeError:
-        text = ""
-    if len(text) < length_min or not text.isprintable():
-        raise SettingsError(
-            "settings",
-            [Fault(flag, f"the content of {path}", f"at least {length_min} printable ASCII characters")],
-        )
-    return text
-
-
 def _salt_secret(path: Path | None) -> bytes | None:
-    data = _secret_bytes("--salt-key-file", path)
+    data = secret_bytes("--salt-key-file", path)
     if data is not None and len(data) < SECRET_BYTES_MIN:
         raise SettingsError(
             "settings", [Fault("--salt-key-file", f"{len(data)} bytes", f"at least {SECRET_BYTES_MIN} bytes")]
         )
-    return data
-
-
-def _secret_bytes(flag: str, path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    data = read_file(path)
-    if data is None:
-        raise OperatingError(f"{flag}: there is no file {path}")
     return data

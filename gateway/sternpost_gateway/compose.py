@@ -59,9 +59,9 @@ class Composed:
     metering: Metering
 
 
-def compose(planned: Planned, engine: Engine, info: Info, tails: Tails) -> Composed:
-    """Make the body for `engine`."""
-    outlook = look_out(planned, engine, info, tails)
+def compose(planned: Planned, engine: Engine, info: Info, tails: Tails, *, tripped: bool = False) -> Composed:
+    """Make the body for `engine`; one that is `tripped` gets no suffix reads."""
+    outlook = look_out(planned, engine, info, tails, tripped=tripped)
     document = planned.segmented.canonicalized.document
     if document is None:
         return Composed(planned=planned, engine=engine, outlook=outlook, body=None, metering=Metering.NONE)
@@ -72,12 +72,15 @@ def compose(planned: Planned, engine: Engine, info: Info, tails: Tails) -> Compo
     return Composed(planned=planned, engine=engine, outlook=outlook, body=body, metering=metering)
 
 
-def look_out(planned: Planned, engine: Engine, info: Info, tails: Tails) -> Outlook:
+def look_out(planned: Planned, engine: Engine, info: Info, tails: Tails, *, tripped: bool = False) -> Outlook:
     """Say what the engine is expected to reuse for a request, and what it is told."""
     has_plugin = info.plugin is Plugin.READY
-    if planned.off and has_plugin:
-        return Outlook(hint=Hint(op=Operation.OFF, epoch=planned.identified.epoch), bypass=planned.bypass)
     wish = planned.wish
+    if has_plugin and (planned.off or (tripped and wish is not None)):
+        return Outlook(
+            hint=Hint(op=Operation.OFF, epoch=planned.identified.epoch),
+            bypass=planned.bypass or Bypass.TRIPPED,
+        )
     if wish is None:
         return Outlook(bypass=planned.bypass)
     if not has_plugin:

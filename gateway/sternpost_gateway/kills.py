@@ -1,17 +1,20 @@
 """
 What is switched off, for whom, and why.
 
-Three sources count: each policy's `killLevel`, the CacheKillSwitch objects, and latches that were set over
-HTTP. The highest level of all that apply wins. Latches and epochs are on disk, so that a restart clears
-neither; a file that cannot be read back means `NoSuffixReads` for everybody, never "nothing".
+Two kinds of sources count. Each policy's `killLevel` and the CacheKillSwitch objects say what they say for as
+long as they say it. What comes over HTTP, from the kill file or by a signal is latched: it stays until the
+same source takes it back, and no source takes back what another has set. The highest level of all that apply
+wins. Latches and epochs are on disk, so that a restart clears neither; a file that cannot be read back means
+`NoSuffixReads` for everybody, never "nothing".
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +27,9 @@ from sternpost_gateway.state_files import read_json, write_file
 logger = logging.getLogger(__name__)
 
 LATCH_FILE: Final = "kill.json"
-LATCH_VERSION: Final = 1
+LATCH_VERSION: Final = 2
 LATCHES_MAX: Final = 1024
-"""Latches at once: one for each policy, and one for all."""
+"""Latches of one source at once: one for each policy, and one for all."""
 
 READS_OFF: Final = frozenset(level for level in KillLevel if level >= KillLevel.NO_SUFFIX_READS)
 REWRITES_OFF: Final = frozenset(level for level in KillLevel if level >= KillLevel.NO_REWRITE)
@@ -34,31 +37,54 @@ AFFINITY_OFF: Final = frozenset(level for level in KillLevel if level >= KillLev
 """The levels at which each is off; the hot path asks for membership, which is cheaper than comparing."""
 
 EVERYONE: Final = ""
-"""The key of the latch that is for all policies."""
+"""The key of what is for all policies."""
+
+
+class Source(StrEnum):
+    """Where a level comes from; the values are metric labels."""
+
+    POLICY = "policy"
+    SWITCH = "switch"
+    HTTP = "http"
+    FILE = "file"
+    SIGNAL = "signal"
+    STATE = "state"
+    """The latch file could not be read back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A level that somebody set over HTTP, until somebody sets another; `at` is in Unix seconds."""
+    """A level that a source has set, until the same source sets another; `at` is in Unix seconds."""
 
     level: KillLevel
     policy: str
     reason: str
     by: str
     at: float
+    source: Source = Source.HTTP
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the latch as it is shown and stored."""
-        return {**asdict(self), "level": self.level.value, "policy": self.policy or None}
+        return {
+            **asdict(self),
+            "level": self.level.value,
+            "policy": self.policy or None,
+            "source": self.source.value,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class KillTable:
-    """The effective levels and epochs at one moment; the hot path reads nothing else."""
+    """
+    The effective levels and epochs at one moment; the hot path reads nothing else.
+
+    `sources` holds, for each policy and for `EVERYONE`, what each source says.
+    """
 
     everyone: KillLevel = KillLevel.NONE
     levels: Mapping[str, KillLevel] = field(default_factory=dict)
     epochs: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, Mapping[Source, KillLevel]] = field(default_factory=dict)
 
     def level(self, policy: str | None) -> KillLevel:
         """Return the level of a policy by its full name, or of a request that no policy matches."""
@@ -69,14 +95,25 @@ class KillTable:
         return self.epochs.get(policy, 0)
 
 
-class Kills:
-    """Keeps the sources and makes the table; `state` is the directory of the latch file, if there is one."""
+OnLatch = Callable[[Latch, KillTable], None]
+"""Told about each latch when it counts, with the table that it made."""
 
-    def __init__(self, clock: Clock, state: Path | None) -> None:
+
+class Kills:
+    """
+    Keeps the sources and makes the table.
+
+    `state` is the directory of the latch file, if there is one.
+    """
+
+    def __init__(
+        self, clock: Clock, state: Path | None, on_latch: OnLatch = lambda latch, table: None
+    ) -> None:
         self.table = KillTable()
         self._clock = clock
         self._file = state / LATCH_FILE if state else None
-        self._latches: dict[str, Latch] = {}
+        self._on_latch = on_latch
+        self._latches: dict[tuple[Source, str], Latch] = {}
         self._epochs: dict[str, int] = {}
         self._policies: tuple[Policy, ...] = ()
         self._switches: tuple[CacheKillSwitch, ...] = ()
@@ -87,55 +124,81 @@ class Kills:
         """Return the latches that are set."""
         return tuple(self._latches.values())
 
+    def latched(self, source: Source, policy: str | None = None) -> Latch | None:
+        """Return what a source has set for a policy, or for all."""
+        return self._latches.get((source, policy or EVERYONE))
+
     def configure(self, policies: Iterable[Policy], switches: Iterable[CacheKillSwitch]) -> None:
         """Take what the policies and switches say now."""
         self._policies = tuple(policies)
         self._switches = tuple(switches)
         self._update()
 
-    def latch(self, level: KillLevel, policy: str | None, reason: str, by: str) -> Latch:
+    def latch(
+        self, level: KillLevel, policy: str | None, reason: str, by: str, source: Source = Source.HTTP
+    ) -> Latch:
         """
-        Set a level over HTTP; `NONE` takes back what was set so.
+        Set a level; `NONE` takes back what the same source has set, and nothing else.
 
-        The level counts from the moment that this returns or raises.
+        The level counts from the moment that this returns or raises, unless there are too many.
 
         Raises:
-            OperatingError: the level counts, but would not survive a restart.
+            OperatingError: the level counts, but would not survive a restart; or the source has set too many.
         """
-        key = policy or EVERYONE
-        latch = Latch(level, key, reason, by, self._clock.time())
-        if level is KillLevel.NONE:
-            self._latches.pop(key, None)
-        elif key in self._latches or len(self._latches) < LATCHES_MAX:
-            self._latches[key] = latch
-        else:
-            raise OperatingError(f"more than {LATCHES_MAX} kill levels are set; set one for all policies")
-        logger.warning("kill level %s for %s by %s: %s", level.value, key or "all policies", by, reason)
+        latch = Latch(level, policy or EVERYONE, reason, by, self._clock.time(), source)
+        self._take(latch)
+        logger.warning("kill level %s for %s by %s: %s", level, policy or "all policies", by, reason)
         self._update()
+        self._on_latch(latch, self.table)
         self._store()
         return latch
 
+    def _take(self, latch: Latch) -> None:
+        key = (latch.source, latch.policy)
+        if latch.level is KillLevel.NONE:
+            self._latches.pop(key, None)
+            if latch.source is Source.HTTP and latch.policy == EVERYONE:
+                # Whoever sets the level for all by hand has seen that the latches could not be read back.
+                self._latches.pop((Source.STATE, EVERYONE), None)
+            return
+        if key not in self._latches and self._count(latch.source) >= LATCHES_MAX:
+            raise OperatingError(f"more than {LATCHES_MAX} kill levels are set; set one for all policies")
+        self._latches[key] = latch
+
+    def _count(self, source: Source) -> int:
+        return sum(1 for known, _ in self._latches if known is source)
+
     def _update(self) -> None:
         before = self.table
-        everyone = effective_level(
-            [
-                *(switch.level for switch in self._switches if not switch.namespaces and not switch.policies),
-                *(latch.level for latch in self.latches if latch.policy == EVERYONE),
-            ]
-        )
-        levels = {policy.full_name: max(everyone, self._policy_level(policy)) for policy in self._policies}
+        sources = {EVERYONE: self._for_everyone()}
+        sources.update((policy.full_name, self._for_policy(policy)) for policy in self._policies)
+        levels = {name: effective_level(found.values()) for name, found in sources.items()}
+        everyone = levels.pop(EVERYONE)
         self._raise_epochs(before, levels)
-        self.table = KillTable(everyone, levels, dict(self._epochs))
+        self.table = KillTable(everyone, levels, dict(self._epochs), sources)
 
-    def _policy_level(self, policy: Policy) -> KillLevel:
-        latch = self._latches.get(policy.full_name)
-        return effective_level(
-            [
-                policy.kill_level,
-                *(switch.level for switch in self._switches if switch.selects(policy.namespace, policy.name)),
-                *([latch.level] if latch else []),
-            ]
+    def _for_everyone(self) -> dict[Source, KillLevel]:
+        """Return what each source says for requests that no policy matches."""
+        switches = (
+            switch.level for switch in self._switches if not switch.namespaces and not switch.policies
         )
+        return {
+            **{source: self._latched_level(source, EVERYONE) for source in Source},
+            Source.SWITCH: effective_level(switches),
+        }
+
+    def _for_policy(self, policy: Policy) -> dict[Source, KillLevel]:
+        """Return what each source says for a policy's requests."""
+        selected = (s.level for s in self._switches if s.selects(policy.namespace, policy.name))
+        return {
+            **{source: self._latched_level(source, policy.full_name) for source in Source},
+            Source.POLICY: policy.kill_level,
+            Source.SWITCH: effective_level(selected),
+        }
+
+    def _latched_level(self, source: Source, policy: str) -> KillLevel:
+        latches = (self._latches.get((source, key)) for key in {policy, EVERYONE})
+        return effective_level(latch.level for latch in latches if latch is not None)
 
     def _raise_epochs(self, before: KillTable, levels: Mapping[str, KillLevel]) -> None:
         """Give every policy that has just reached `NEW_EPOCH` its next epoch; an epoch never goes back."""
@@ -170,36 +233,42 @@ class Kills:
     def _restore(self) -> None:
         try:
             state = read_json(self._file) if self._file else None
-            latches, epochs = _read_state(state) if state is not None else ({}, {})
+            latches, epochs = _read_state(state) if state is not None else ((), {})
         except OperatingError as error:
             logger.error("%s; no tail is read until this is settled", error)
-            unreadable = Latch(
-                KillLevel.NO_SUFFIX_READS,
-                EVERYONE,
-                "the latch file cannot be read",
-                "gateway",
-                self._clock.time(),
-            )
-            latches, epochs = {EVERYONE: unreadable}, {}
-        self._latches, self._epochs = latches, epochs
+            latches, epochs = (self._unreadable(),), {}
+        self._latches = {(latch.source, latch.policy): latch for latch in latches}
+        self._epochs = epochs
         self._update()
 
+    def _unreadable(self) -> Latch:
+        return Latch(
+            KillLevel.NO_SUFFIX_READS,
+            EVERYONE,
+            "the latch file cannot be read",
+            "gateway",
+            self._clock.time(),
+            Source.STATE,
+        )
 
-def _read_state(state: Mapping[str, Any]) -> tuple[dict[str, Latch], dict[str, int]]:
+
+def _read_state(state: Mapping[str, Any]) -> tuple[tuple[Latch, ...], dict[str, int]]:
     try:
         if state["v"] != LATCH_VERSION:
             raise ValueError("another version")
-        latches = [
-            Latch(
-                KillLevel(item["level"]),
-                str(item["policy"] or EVERYONE),
-                str(item["reason"]),
-                str(item["by"]),
-                float(item["at"]),
-            )
-            for item in state["latches"]
-        ]
+        latches = tuple(_read_latch(item) for item in state["latches"])
         epochs = {str(policy): int(epoch) for policy, epoch in state["epochs"].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OperatingError(f"{LATCH_FILE} does not hold kill levels: {type(error).__name__}") from error
-    return {latch.policy: latch for latch in latches}, epochs
+    return latches, epochs
+
+
+def _read_latch(item: Mapping[str, Any]) -> Latch:
+    return Latch(
+        KillLevel(item["level"]),
+        str(item["policy"] or EVERYONE),
+        str(item["reason"]),
+        str(item["by"]),
+        float(item["at"]),
+        Source(item["source"]),
+    )

@@ -32,6 +32,7 @@ class Metrics:
         self._make_tail_metrics(registry)
         self._make_routing_metrics(registry)
         self._make_state_metrics(registry)
+        self._make_kill_metrics(registry)
 
     def show_levels(self, table: KillTable) -> None:
         """Bring the kill level's gauge up to date; policies that are gone go from it, too."""
@@ -39,6 +40,10 @@ class Metrics:
         self.kill_level.labels(EVERYONE).set(table.everyone.k)
         for policy, level in table.levels.items():
             self.kill_level.labels(policy).set(level.k)
+        self.kill_source_level.clear()
+        for policy, sources in table.sources.items():
+            for source, level in sources.items():
+                self.kill_source_level.labels(policy, source.value).set(level.k)
 
     def _make_request_metrics(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -125,20 +130,47 @@ class Metrics:
             ["engine", "plugin"],
             registry=registry,
         )
-        self.kill_level = Gauge(
-            "sternpost_gateway_kill_level",
-            "The effective kill level, 0 to 5; the empty policy is the level for all.",
-            ["policy"],
-            registry=registry,
-        )
-        self.kills = Counter(
-            "sternpost_gateway_kills_total", "Kill levels set over HTTP.", ["level"], registry=registry
-        )
         self.config_age_seconds = Gauge(
             "sternpost_gateway_config_age_seconds", "Since the policies were last read.", registry=registry
         )
         self.config_faults = Gauge(
             "sternpost_gateway_config_faults",
             "Faults in the newest policies; 0 when they are live.",
+            registry=registry,
+        )
+
+    def _make_kill_metrics(self, registry: CollectorRegistry) -> None:
+        self.kill_level = Gauge(
+            "sternpost_gateway_kill_level",
+            "The effective kill level, 0 to 5; the empty policy is the level for all.",
+            ["policy"],
+            registry=registry,
+        )
+        self.kill_source_level = Gauge(
+            "sternpost_gateway_kill_source_level",
+            "What each source says, 0 to 5; the highest is the effective kill level.",
+            ["policy", "source"],
+            registry=registry,
+        )
+        self.kills = Counter(
+            "sternpost_gateway_kills_total",
+            "Kill levels set over HTTP, by file or by signal; None takes one back.",
+            ["level", "source"],
+            registry=registry,
+        )
+        self.kill_file_faults = Gauge(
+            "sternpost_gateway_kill_file_faults",
+            "1 while the kill file cannot be read or understood.",
+            registry=registry,
+        )
+        self.trips = Counter(
+            "sternpost_gateway_trips_total",
+            "Times that an engine's suffix reads were turned off because they failed.",
+            ["engine"],
+            registry=registry,
+        )
+        self.engines_tripped = Gauge(
+            "sternpost_gateway_engines_tripped",
+            "Engines that get no suffix reads because theirs have failed.",
             registry=registry,
         )

@@ -50,6 +50,7 @@ from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails, TailState
 from sternpost_gateway.tool_pins import ToolPins
+from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamResponse
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.volatile import VolatileLines
@@ -74,6 +75,7 @@ class Parts:
     pins: ToolPins
     lines: VolatileLines
     tails: Tails
+    trips: Trips
     builder: TailBuilder
     versions: Versions
     affinity: Strategy
@@ -87,7 +89,7 @@ class Pipeline:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet)
+        self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet, parts.trips)
         self._findings = Findings(parts.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,7 +182,7 @@ class Pipeline:
                 flight.close()
                 if client.upload_error is not None:
                     raise client.upload_error from None
-                self._note_failure(composed.engine, error)
+                self._note_failure(composed, error)
                 if not self._may_retry(planned, error, tried):
                     raise
                 stack.enter_context(parts.admission.retry())
@@ -189,7 +191,10 @@ class Pipeline:
                 parts.fleet.answered(composed.engine)
                 return composed, response
 
-    def _note_failure(self, engine: Engine, error: UpstreamError) -> None:
+    def _note_failure(self, composed: Composed, error: UpstreamError) -> None:
+        engine = composed.engine
+        if isinstance(error, Disconnected):
+            self._recorder.disconnected(composed)
         logger.warning("engine %s: %s", engine.url, error)
         if self._parts.fleet.failed(engine):
             logger.error("engine %s is not ready: too many failures in a row", engine.url)
@@ -223,7 +228,13 @@ class Pipeline:
         strategy = parts.least_loaded if planned.conversation is None else parts.affinity
         choice = strategy.choose(require_candidates(candidates), planned.conversation)
         parts.metrics.affinity.labels(choice.affinity.value).inc()
-        composed = compose(planned, choice.engine, parts.fleet.info(choice.engine), parts.tails)
+        composed = compose(
+            planned,
+            choice.engine,
+            parts.fleet.info(choice.engine),
+            parts.tails,
+            tripped=parts.trips.is_tripped(choice.engine),
+        )
         if composed.outlook.wanted is not None:
             parts.builder.want(choice.engine, composed.outlook.wanted)
         return composed

@@ -13,7 +13,7 @@ from typing import Final
 from sternpost_core import policy as policies
 from sternpost_core.content import content_id
 from sternpost_core.hint import Correction, Mode
-from sternpost_core.jsonspan import Document, Edit, Span, move_element_to_end
+from sternpost_core.jsonspan import Document, Edit, Span, move_element_before, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
 from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
 from sternpost_gateway.availability import is_served
@@ -21,6 +21,7 @@ from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.identify import Identified
 from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
+from sternpost_gateway.marker import MarkedTail
 from sternpost_gateway.segment import Chat, Segmented, raw_member
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.tokens import Template
@@ -88,7 +89,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
         conversation=_conversation(segmented, document, salt),
         wish=_wish(segmented, document, salt) if bypass is None and salt else None,
         bypass=bypass,
-        off=salt is not None and segmented.chat is not None and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF),
+        off=salt is not None and segmented.chat is not None and _turns_reads_off(policy, bypass),
         versions=_versions(segmented.chat, policy, versions) if policy else "",
     )
 
@@ -98,25 +99,47 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     identified, chat = segmented.canonicalized.identified, segmented.chat
     policy = identified.policy
     assert policy is not None, "only a policy's request is bypassed"
-    tail_is_last = chat is not None and chat.tail == len(chat.messages) - 1
+    tail_is_last = chat is not None and chat.tail_is_last
+    is_part = chat is not None and chat.inside is not None
+    tail_first = is_tail_first(policy)
     reasons = (
         (identified.level in REWRITES_OFF, Bypass.KILLED),
         (not is_served(policy), Bypass.NOT_AVAILABLE),
-        (policy.suffix_cache is None, Bypass.OBSERVING),
+        (policy.suffix_cache is None and not tail_first, Bypass.OBSERVING),
         (chat is None, Bypass.NOT_CHAT),
-        (identified.level in READS_OFF, Bypass.KILLED),
+        # A tail that stands in front is in the prefix cache, which these levels leave alone.
+        (identified.level in READS_OFF and not tail_first, Bypass.KILLED),
         (identified.reuse_off, Bypass.CLIENT_OFF),
         (chat is not None and chat.tail is None, Bypass.NO_TAIL),
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
+        (is_part and (tail_first or not tail_is_last), Bypass.TAIL_NOT_MOVABLE),
+        (tail_first, Bypass.TAIL_FIRST),
         (_is_set(document, UNREPEATABLE_FIELDS), Bypass.TEMPLATE_OPTIONS),
     )
     return next((reason for holds, reason in reasons if holds), None)
 
 
+def is_tail_first(policy: Policy) -> bool:
+    """Say whether the tail goes where the engine's own prefix cache holds it, so that no hint is needed."""
+    return policy.prompt.layout is Layout.TAIL_FIRST
+
+
+def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
+    """Say whether the engine is told to leave its suffix store alone."""
+    has_hints = policy is not None and not is_tail_first(policy)
+    return has_hints and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF)
+
+
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
-    if chat is None or chat.tail is None or policy.prompt.layout is not Layout.FIXED_TAIL:
+    if chat is None or chat.tail is None or chat.inside is not None:
         return []
-    return move_element_to_end(document, chat.array, chat.tail)
+    match policy.prompt.layout:
+        case Layout.FIXED_TAIL:
+            return move_element_to_end(document, chat.array, chat.tail)
+        case Layout.TAIL_FIRST:
+            return move_element_before(document, chat.array, chat.tail, chat.opening)
+        case Layout.PRESERVE:
+            return []
 
 
 def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None:
@@ -127,7 +150,7 @@ def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None
     """
     identified = segmented.canonicalized.identified
     policy = identified.policy
-    if policy is None or policy.suffix_cache is None:
+    if policy is None or (policy.suffix_cache is None and not is_tail_first(policy)):
         return None
     isolation, session = policy.tenancy.isolation, identified.session or ""
     if identified.reuse_off:
@@ -205,6 +228,7 @@ def hint_correction(suffix_cache: SuffixCache) -> Correction:
 
 def _template(document: Document, chat: Chat) -> Template:
     assert chat.tail is not None and chat.tail_id is not None, "the chat has a tail"
+    tail, insert = _tail_message(document, chat.messages[chat.tail], chat.inside)
     options = tuple(
         (name, raw) for name in RENDERED_FIELDS if (raw := raw_member(document, name)) not in (None, b"null")
     )
@@ -214,9 +238,18 @@ def _template(document: Document, chat: Chat) -> Template:
         template_id=content_id("template", [*named, *options]),
         model=model,
         opening=tuple(document.body[slice(*span)] for span in chat.messages[: chat.opening]),
-        tail=document.body[slice(*chat.messages[chat.tail])],
+        tail=tail,
         options=options,
+        insert=insert,
     )
+
+
+def _tail_message(document: Document, message: Span, inside: MarkedTail | None) -> tuple[bytes, int | None]:
+    """Return the tail's message, without what stands before the tail in it, and where that stood."""
+    if inside is None:
+        return document.body[slice(*message)], None
+    head = document.body[message.start : inside.content.start + 1]
+    return head + document.body[inside.start : message.end], len(head)
 
 
 def _versions(chat: Chat | None, policy: Policy, versions: Versions) -> str:

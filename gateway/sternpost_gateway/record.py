@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sternpost_core.hint import Reason, Report
+from sternpost_core.hint import Operation, Reason, Report
 from sternpost_gateway.compose import Composed
 from sternpost_gateway.engine_api import report_of
 from sternpost_gateway.fleet import Fleet
@@ -16,22 +16,30 @@ from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.relay import Relayed
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.trips import Trips
 
 CUT: Final = "upstream_cut"
 CLIENT_GONE: Final = "client_gone"
+DISCONNECTED: Final = "upstream_disconnected"
+SERVER_ERROR: Final = "5xx"
+"""Outcomes; those that a read may have caused are also what trips an engine."""
 
 FOUND: Final = frozenset({Reason.HIT})
 MISSING: Final = frozenset({Reason.NOT_BUILT, Reason.FALSE_HIT})
 """What a read's report says about whether the engine holds the tail; other reasons say nothing about it."""
 
+FAILED: Final = frozenset({Reason.COPY_FAILED, Reason.FALSE_HIT})
+"""What a read's report says when the engine's store is not as it ought to be."""
+
 
 class Recorder:
     """Counts exchanges and corrects beliefs by what engines report."""
 
-    def __init__(self, metrics: Metrics, tails: Tails, fleet: Fleet) -> None:
+    def __init__(self, metrics: Metrics, tails: Tails, fleet: Fleet, trips: Trips) -> None:
         self._metrics = metrics
         self._tails = tails
         self._fleet = fleet
+        self._trips = trips
 
     def answered(self, composed: Composed, relayed: Relayed) -> None:
         """Record an exchange that an engine answered."""
@@ -40,9 +48,16 @@ class Recorder:
         self._metrics.requests.labels(policy, outcome).inc()
         report = report_of(relayed.usage)
         self._record_reuse(composed, policy, report)
+        if asks_to_read(composed) and (failure := read_failure(relayed, report)) is not None:
+            self._trips.failed(composed.engine, failure)
         if relayed.is_stream and relayed.first_byte is not None:
             seconds = relayed.first_byte - composed.planned.identified.received.arrived
             self._metrics.first_token_seconds.labels(policy, _path(report, relayed)).observe(seconds)
+
+    def disconnected(self, composed: Composed) -> None:
+        """Record that an engine ended the connection before its answer, which it does when it dies."""
+        if asks_to_read(composed):
+            self._trips.failed(composed.engine, DISCONNECTED)
 
     def refused(self, policy: str, outcome: str) -> None:
         """Record an exchange that the gateway answered itself, or that nobody waited for."""
@@ -67,6 +82,21 @@ class Recorder:
         tokens.labels(policy, "prefix").inc(report.prefix_tokens)
         tokens.labels(policy, "suffix").inc(report.suffix_tokens)
         tokens.labels(policy, "computed").inc(report.computed_tokens)
+
+
+def asks_to_read(composed: Composed) -> bool:
+    """Say whether the engine was asked for a suffix read."""
+    hint = composed.outlook.hint
+    return hint is not None and hint.op is Operation.READ
+
+
+def read_failure(relayed: Relayed, report: Report | None) -> str | None:
+    """Return how an answer to a suffix read failed in a way that the read may have caused, None if not."""
+    if report is not None and report.reason in FAILED:
+        return report.reason.value
+    if relayed.cut:
+        return CUT
+    return SERVER_ERROR if relayed.status >= 500 else None
 
 
 def policy_label(planned: Planned) -> str:

@@ -63,6 +63,9 @@ class Timeouts:
     drain_seconds: int = 600
     """For streams in flight to finish during a shutdown."""
 
+    kill_file_seconds: float = 0.25
+    """Between looks at the kill file: what it says counts within 1 s, even on a slow disk."""
+
     poll_seconds: float = 0.5
     """Between looks at the policy directory when nothing is reported: an edit is live within 1 s."""
 
@@ -106,6 +109,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8080
     state: Path | None = None
+    kill_file: Path | None = None
     admin_token: str | None = field(default=None, repr=False)
     salt_secret: bytes | None = field(default=None, repr=False)
     credentials: Credentials = Credentials.FORWARD
@@ -122,27 +126,30 @@ def check_settings(settings: Settings) -> None:
     Raises:
         SettingsError: with every fault.
     """
-    faults = [fault for url in settings.engines if (fault := _engine_fault(url)) is not None]
+    faults = [fault for url in settings.engines if (fault := url_fault("--engine", url)) is not None]
     if not settings.engines:
         faults.append(Fault("--engine", "nothing", "at least one engine's URL"))
     if len(set(settings.engines)) != len(settings.engines):
         faults.append(Fault("--engine", "the same URL twice", "each engine once"))
     if not settings.policies.is_dir():
         faults.append(Fault("--policies", str(settings.policies), "an existing directory"))
+    if settings.kill_file is not None and not settings.kill_file.parent.is_dir():
+        faults.append(Fault("--kill-file", str(settings.kill_file), "a file in an existing directory"))
     if settings.credentials is Credentials.REPLACE and settings.engine_key is None:
         faults.append(Fault("--credentials", "replace", "replace, together with --engine-key-file"))
     if faults:
         raise SettingsError("settings", faults)
 
 
-def _engine_fault(url: str) -> Fault | None:
+def url_fault(flag: str, url: str) -> Fault | None:
+    """Return what is wrong with a URL that is to name a server and nothing else, None if nothing is."""
     allowed = "http://HOST:PORT or https://HOST:PORT, without a path"
     try:
         parts = urlsplit(url)
         port_is_valid = parts.port is None or parts.port > 0
     except ValueError:
-        return Fault("--engine", url, allowed)
+        return Fault(flag, url, allowed)
     plain = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
     if parts.scheme in ("http", "https") and parts.hostname and port_is_valid and plain:
         return None
-    return Fault("--engine", url, allowed)
+    return Fault(flag, url, allowed)

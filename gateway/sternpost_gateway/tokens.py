@@ -26,7 +26,9 @@ class Template:
     What a prompt's fixed parts are rendered from, as raw JSON.
 
     `opening` are the leading messages, `options` the other fields that rendering depends on (tools, template
-    arguments). Two requests of equal `template_id` have equal fixed parts.
+    arguments). `tail` is the tail's message; where the tail is only the end of one, `insert` is the byte at
+    which the rest of that message's content would stand. Two requests of equal `template_id` have equal fixed
+    parts.
     """
 
     template_id: ContentId
@@ -34,6 +36,7 @@ class Template:
     opening: tuple[bytes, ...]
     tail: bytes
     options: tuple[tuple[str, bytes], ...]
+    insert: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +61,7 @@ class TailFacts:
 
 def tokenize_body(template: Template, user_text: str, *, with_tail: bool) -> bytes:
     """Return the body for the engine's /tokenize; the fixed parts enter byte for byte."""
-    user = json.dumps({"role": "user", "content": user_text}).encode()
-    messages = [*template.opening, user, *([template.tail] if with_tail else [])]
+    messages = [*template.opening, *_made_up(template, user_text, with_tail=with_tail)]
     fields = [
         (b"model", template.model),
         (b"messages", b"[" + b",".join(messages) + b"]"),
@@ -67,6 +69,15 @@ def tokenize_body(template: Template, user_text: str, *, with_tail: bool) -> byt
         *((name.encode(), value) for name, value in template.options),
     ]
     return b"{" + b",".join(b'"' + name + b'":' + value for name, value in fields) + b"}"
+
+
+def _made_up(template: Template, user_text: str, *, with_tail: bool) -> list[bytes]:
+    """Return the messages behind the opening: the made-up text in front of the tail, or in its message."""
+    if with_tail and template.insert is not None:
+        text = json.dumps(user_text).encode()[1:-1]
+        return [template.tail[: template.insert] + text + template.tail[template.insert :]]
+    user = json.dumps({"role": "user", "content": user_text}).encode()
+    return [user, template.tail] if with_tail else [user]
 
 
 def tail_facts(renderings: Renderings) -> TailFacts | None:

@@ -147,7 +147,7 @@ def test_every_metric_has_the_products_prefix_and_a_help(stats: ModuleType) -> N
 
     found = list(registry.collect())
 
-    assert 10 == len(found)
+    assert 11 == len(found)
     assert [] == [one.name for one in found if not one.name.startswith("sternpost_suffix_")]
     assert [] == [one.name for one in found if not one.documentation.endswith(".")]
 

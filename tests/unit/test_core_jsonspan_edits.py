@@ -15,6 +15,7 @@ from sternpost_core.jsonspan import (
     elements,
     in_order,
     members,
+    move_element_before,
     move_element_to_end,
     remove_member,
     scan,
@@ -194,3 +195,49 @@ def test_only_an_element_can_move() -> None:
 
     with pytest.raises(AssertionError, match="no such element"):
         move_element_to_end(document, document.members["m"].value_span, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "index", "target", "expected"),
+    [
+        pytest.param(b'{"m":[1, 2 ,3]}', 2, 0, b'{"m":[3 ,1, 2]}', id="last-to-first"),
+        pytest.param(b'{"m":[1, 2 ,3]}', 2, 1, b'{"m":[1, 3 ,2]}', id="neighbours"),
+        pytest.param(b'{"m":[1, 2 ,3, 4]}', 2, 1, b'{"m":[1, 3 ,2, 4]}', id="middle"),
+        pytest.param(b'{"m":[1, 2 ,3]}', 1, 1, b'{"m":[1, 2 ,3]}', id="there-already"),
+        pytest.param(b'{"m":[ 2,\n  {"a": 1.0}\n]}', 1, 0, b'{"m":[ {"a": 1.0},\n  2\n]}', id="verbatim"),
+    ],
+)
+def test_element_moves_before_another(body: bytes, index: int, target: int, expected: bytes) -> None:
+    """The element's bytes and its separator move; no byte comes or goes."""
+    document = scan(body)
+    span = document.members["m"].value_span
+
+    assert expected == apply(body, move_element_before(document, span, index, target))
+
+
+@given(st.lists(values, min_size=1, max_size=5), st.data(), indents)
+def test_moving_before_is_what_it_is_on_a_list(
+    array: list[Any], data: st.DataObject, indent: int | None
+) -> None:
+    """The moved element stands before the other, all keep their bytes, and the length stays."""
+    index = data.draw(st.integers(0, len(array) - 1))
+    target = data.draw(st.integers(0, index))
+    body = json.dumps({"m": array}, indent=indent).encode()
+    document = scan(body)
+    span = document.members["m"].value_span
+
+    moved = scan(apply(body, move_element_before(document, span, index, target)))
+
+    pieces = [body[at.start : at.end] for at in elements(document, span)]
+    pieces.insert(target, pieces.pop(index))
+    assert pieces == [moved.body[s.start : s.end] for s in elements(moved, moved.members["m"].value_span)]
+    assert len(body) == len(moved.body)
+
+
+@pytest.mark.parametrize(("index", "target"), [(2, 0), (0, 1), (1, -1)])
+def test_only_an_element_can_move_forward(index: int, target: int) -> None:
+    """Indexes that are not there, or a target behind the element, are a mistake."""
+    document = scan(b'{"m":[1,2]}')
+
+    with pytest.raises(AssertionError, match="no such element"):
+        move_element_before(document, document.members["m"].value_span, index, target)

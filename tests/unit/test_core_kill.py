@@ -12,6 +12,7 @@ from sternpost_core.kill import (
     KillLevel,
     effective_level,
     kill_switch_to_mapping,
+    level_named,
     parse_kill_switch,
 )
 from sternpost_fakes.policies import MISSING, changed
@@ -45,6 +46,20 @@ def test_levels_grow_from_none_to_plain_proxy() -> None:
 def test_highest_level_wins(levels: list[KillLevel]) -> None:
     """Whatever the order; no level at all is none."""
     assert max([0, *(level.k for level in levels)]) == effective_level(levels).k
+
+
+@pytest.mark.parametrize("level", KillLevel, ids=str)
+def test_level_is_known_by_name_and_number(level: KillLevel) -> None:
+    """In an incident nobody has to remember which letters are capitals."""
+    forms = (level.value, level.value.upper(), f"K{level.k}", f" k{level.k}\n")
+
+    assert [level] * len(forms) == [level_named(form) for form in forms]
+
+
+@pytest.mark.parametrize("text", ["", "K", "K6", "1", "NoSuffixRead", "No Suffix Reads"])
+def test_what_is_no_level_is_not_guessed(text: str) -> None:
+    """A word that is nearly a level is none."""
+    assert None is level_named(text)
 
 
 def test_switch_is_read() -> None:

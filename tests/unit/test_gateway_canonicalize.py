@@ -193,9 +193,7 @@ def test_header_behind_a_line_that_moves_is_stripped() -> None:
         pytest.param(
             Scene(
                 body={"model": "qwen", "messages": chat(CLOCK)},
-                policy=policy(
-                    prompt={"layout": "TailFirst", "tail": {"source": "Marker"}, "volatile": [MOVE_CLOCK]}
-                ),
+                policy=policy(prompt={"tail": {"source": "Learned"}, "volatile": [MOVE_CLOCK]}),
             ),
             id="policy-not-served",
         ),

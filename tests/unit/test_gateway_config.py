@@ -267,8 +267,8 @@ JWT = Policy(
     ("tested", "served", "notes"),
     [
         pytest.param(policy(), True, 0, id="smallest"),
-        pytest.param(policy(layout=Layout.TAIL_FIRST), False, 1, id="tail-first"),
-        pytest.param(policy(tail=Tail(source=TailSource.MARKER)), False, 1, id="marker"),
+        pytest.param(policy(layout=Layout.TAIL_FIRST), True, 0, id="tail-first"),
+        pytest.param(policy(tail=Tail(source=TailSource.MARKER)), True, 0, id="marker"),
         pytest.param(policy(tail=Tail(source=TailSource.LEARNED)), False, 1, id="learned"),
         pytest.param(JWT, False, 1, id="jwt-claim"),
         pytest.param(

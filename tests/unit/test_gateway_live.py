@@ -8,8 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from sternpost_fakes.gateway import (
     eventually_ready,
     running_gateway,
 )
+from sternpost_fakes.gateway_process import gateway_process
 from sternpost_gateway.settings import Settings
 
 POLICY = "agents/support"
@@ -188,7 +187,7 @@ async def test_kill_is_shown_counted_and_latched(tmp_path: Path) -> None:
     async with running_engine() as engine:
         async with running_gateway(tmp_path, [engine.url], settings=kept) as gateway:
             answered = await kill(gateway, "NoSuffixReads", POLICY)
-            counted = gateway.metric("sternpost_gateway_kills_total", level="NoSuffixReads")
+            counted = gateway.metric("sternpost_gateway_kills_total", level="NoSuffixReads", source="http")
             shown = gateway.metric("sternpost_gateway_kill_level", policy=POLICY)
         async with running_gateway(tmp_path, [engine.url], settings=kept) as gateway:
             restarted = (await gateway.client.get(KILL_PATH, headers=BEARER)).json()
@@ -248,41 +247,12 @@ async def test_wrong_kill_is_refused(tmp_path: Path, body: dict[str, Any], param
         assert (400, param) == (response.status_code, response.json()["error"]["param"])
 
 
-@asynccontextmanager
-async def process(
-    directory: Path, engine: str, *flags: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """Run the command in a process of its own; yield it and its URL."""
-    policies = directory / "policies"
-    policies.mkdir(exist_ok=True)
-    started = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sternpost_core", "gateway", "--policies", str(policies), "--engine", engine),
-        *("--port", "0", "--drain-delay-seconds", "0.2", *flags),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert started.stderr is not None
-    try:
-        url = ""
-        async with asyncio.timeout(20):
-            while not url:
-                line = (await started.stderr.readline()).decode()
-                assert line, "the process has ended"
-                url = line.partition("listening on ")[2].partition(" ")[0]
-        yield started, url
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
-        # What is left is read, so that the pipe is closed with the process.
-        await started.stderr.read()
-
-
 async def test_process_drains_at_its_end(tmp_path: Path) -> None:
     """On SIGTERM a stream in flight is served to its end, and the exit status is 0."""
     engine = FakeEngine(words=tuple("x" * 10), delay_seconds=0.1)
     async with (
         running_engine(engine),
-        process(tmp_path, engine.url) as (started, url),
+        gateway_process(tmp_path, engine.url) as (started, url),
         httpx.AsyncClient(base_url=url, trust_env=False) as client,
     ):
         await eventually_ready(client, 1)

@@ -10,6 +10,7 @@ import pytest
 
 from sternpost_core.jsonspan import scan
 from sternpost_core.kill import KillLevel
+from sternpost_core.policy import Policy
 from sternpost_fakes.gateway_scene import (
     CHAT,
     MIDDLE_TAIL,
@@ -164,6 +165,96 @@ def test_fixed_tail_moves_to_the_end() -> None:
     body = body_of(Scene(body=MIDDLE_TAIL).compose())
 
     assert [SYSTEM, USER, USER, TAIL] == body["messages"]
+
+
+TAIL_FIRST = {"layout": "TailFirst", "tail": {"source": "LastSystemMessage"}}
+TOOL_CALL = {"role": "assistant", "tool_calls": [{"id": "c1"}]}
+TOOL = {"role": "tool", "tool_call_id": "c1", "content": "x"}
+
+
+def tail_first(**changes: Any) -> Policy:
+    """Return a policy that puts the tail in front, with other parts of its spec."""
+    return policy(prompt=TAIL_FIRST, **changes)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        pytest.param([SYSTEM, USER, TAIL], [SYSTEM, TAIL, USER], id="from-the-end"),
+        pytest.param([SYSTEM, USER, TAIL, USER], [SYSTEM, TAIL, USER, USER], id="from-the-middle"),
+        pytest.param([USER, TAIL], [TAIL, USER], id="without-a-prefix"),
+        pytest.param([SYSTEM, TAIL, USER], [SYSTEM, TAIL, USER], id="there-already"),
+        pytest.param([SYSTEM, USER], [SYSTEM, USER], id="no-tail"),
+        pytest.param(
+            [SYSTEM, USER, TAIL, TOOL_CALL, TOOL, TAIL],
+            [SYSTEM, TAIL, USER, TAIL, TOOL_CALL, TOOL],
+            id="behind-a-tool-call",
+        ),
+    ],
+)
+def test_tail_first_moves_the_tail_behind_the_prefix(sent: list[Any], expected: list[Any]) -> None:
+    """Prefix and tail stand together in front, and the rest keeps its order."""
+    body = body_of(Scene(body={"model": "qwen", "messages": sent}, policy=tail_first()).compose())
+
+    assert expected == body["messages"]
+
+
+@pytest.mark.parametrize("suffix_cache", [{}, None], ids=["with-suffix-cache", "without"])
+@pytest.mark.parametrize("level", [KillLevel.NONE, KillLevel.NO_SUFFIX_READS, KillLevel.NEW_EPOCH], ids=str)
+def test_tail_first_asks_nothing_of_the_suffix_store(level: KillLevel, suffix_cache: object) -> None:
+    """No hint is sent, no tail is wished for, and the levels that stop reads change no byte of it."""
+    tested = tail_first(suffixCache=suffix_cache)
+    composed = Scene(body=MIDDLE_TAIL, policy=tested, level=level).compose()
+    body = body_of(composed)
+    planned = composed.planned
+
+    assert (Bypass.TAIL_FIRST, None, None) == (planned.bypass, planned.wish, composed.outlook.hint)
+    assert "prefix=v1,tail=v1" == planned.versions
+    assert {"model", "messages", "cache_salt"} == body.keys()
+    assert [SYSTEM, TAIL, USER, USER] == body["messages"]
+
+
+@pytest.mark.parametrize(
+    ("scene", "expected"),
+    [
+        pytest.param(
+            Scene(body=CHAT, policy=tail_first(), level=KillLevel.NO_REWRITE), Bypass.KILLED, id="k3"
+        ),
+        pytest.param(
+            Scene(body={**CHAT, "prefix_cache": False}, policy=tail_first()), Bypass.CLIENT_OFF, id="off"
+        ),
+        pytest.param(Scene(body={"model": "qwen"}, policy=tail_first()), Bypass.NOT_CHAT, id="no-chat"),
+        pytest.param(
+            Scene(body={"model": "qwen", "messages": [SYSTEM, USER]}, policy=tail_first()),
+            Bypass.NO_TAIL,
+            id="no-tail",
+        ),
+    ],
+)
+def test_reasons_for_bypass_under_tail_first(scene: Scene, expected: Bypass) -> None:
+    """What stops the layout itself is said before it, and none of it sends a hint."""
+    composed = scene.compose()
+
+    assert (expected, None) == (composed.planned.bypass, composed.outlook.hint)
+
+
+def test_no_rewrite_stops_tail_first() -> None:
+    """From K3 on the body goes out as it came."""
+    scene = Scene(body=MIDDLE_TAIL, policy=tail_first(), level=KillLevel.NO_REWRITE)
+
+    assert MIDDLE_TAIL == body_of(scene.compose())
+
+
+def test_tail_first_keeps_tenants_apart() -> None:
+    """The prefix cache is salted by tenant, and a request with reuse off shares with nobody."""
+    bodies: tuple[dict[str, Any], ...] = (CHAT, CHAT, {**CHAT, "prefix_cache": False})
+    tenants = (b"acme", b"globex", b"acme")
+    salts = [
+        Scene(body=body, policy=tail_first(suffixCache=None), headers=((b"x-tenant-id", tenant),)).plan().salt
+        for body, tenant in zip(bodies, tenants, strict=True)
+    ]
+
+    assert None not in salts and 3 == len(set(salts))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sternpost_core.kill import CacheKillSwitch, KillLevel
 from sternpost_core.policy import Match, Policy
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.app import SECRET_BYTES, load_secret
-from sternpost_gateway.kills import LATCH_FILE, LATCHES_MAX, Kills
+from sternpost_gateway.kills import LATCH_FILE, LATCHES_MAX, Kills, Latch, Source
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.state_files import read_file, read_json, write_file
 from sternpost_gateway.versions import VERSIONS_FILE, Versions
@@ -96,6 +96,63 @@ def test_latch_is_taken_back_by_none() -> None:
     assert (KillLevel.NO_SUFFIX_READS, ()) == (tested.table.level(NAME), tested.latches)
 
 
+LATCHED = (Source.HTTP, Source.FILE, Source.SIGNAL)
+
+
+@pytest.mark.parametrize("cleared", LATCHED, ids=str)
+@pytest.mark.parametrize("policy_name", [None, NAME], ids=["for-all", "for-one"])
+def test_source_takes_back_only_what_it_set(cleared: Source, policy_name: str | None, tmp_path: Path) -> None:
+    """What the others have set stays, in the running gateway and after a restart."""
+    tested = kills(tmp_path)
+    for source in LATCHED:
+        tested.latch(KillLevel.NO_SUFFIX_READS, policy_name, "drill", "test", source)
+    tested.latch(KillLevel.NONE, policy_name, "over", "test", cleared)
+    left = {source for source in LATCHED if source is not cleared}
+
+    assert left == {latch.source for latch in tested.latches}
+    assert left == {latch.source for latch in kills(tmp_path).latches}
+    assert KillLevel.NO_SUFFIX_READS is kills(tmp_path).table.level(NAME)
+
+
+@pytest.mark.parametrize("highest", LATCHED, ids=str)
+def test_highest_of_all_sources_wins(highest: Source) -> None:
+    """It does not matter which source says it, or when."""
+    tested = kills(None, policy(KillLevel.NO_SUFFIX_READS), switches=(switch(KillLevel.NEW_EPOCH),))
+    tested.latch(KillLevel.NO_AFFINITY, None, "drill", "test", highest)
+    for source in LATCHED:
+        if source is not highest:
+            tested.latch(KillLevel.NO_REWRITE, None, "drill", "test", source)
+
+    assert KillLevel.NO_AFFINITY is tested.table.level(NAME)
+
+
+def test_table_says_what_each_source_says() -> None:
+    """Each source is there, whether it says anything or not."""
+    tested = kills(None, policy(KillLevel.NO_SUFFIX_READS), switches=(switch(KillLevel.NEW_EPOCH),))
+    tested.latch(KillLevel.NO_REWRITE, NAME, "drill", "test", Source.HTTP)
+    tested.latch(KillLevel.NO_AFFINITY, None, "drill", "test", Source.FILE)
+    expected = {
+        Source.POLICY: KillLevel.NO_SUFFIX_READS,
+        Source.SWITCH: KillLevel.NEW_EPOCH,
+        Source.HTTP: KillLevel.NO_REWRITE,
+        Source.FILE: KillLevel.NO_AFFINITY,
+        Source.SIGNAL: KillLevel.NONE,
+        Source.STATE: KillLevel.NONE,
+    }
+
+    assert expected == tested.table.sources[NAME]
+    assert KillLevel.NONE is tested.table.sources[""][Source.HTTP]
+
+
+def test_latch_is_told_with_the_table_that_it_made() -> None:
+    """Who counts and shows levels hears of each, from whatever source."""
+    told: list[tuple[Latch, KillLevel]] = []
+    tested = Kills(FakeClock(), None, lambda latch, table: told.append((latch, table.everyone)))
+    made = tested.latch(KillLevel.NEW_EPOCH, None, "drill", "test", Source.SIGNAL)
+
+    assert [(made, KillLevel.NEW_EPOCH)] == told
+
+
 def test_latches_are_bounded() -> None:
     """There is no more than one latch for each policy that can be."""
     tested = kills()
@@ -104,6 +161,8 @@ def test_latches_are_bounded() -> None:
 
     with pytest.raises(OperatingError):
         tested.latch(KillLevel.NO_REWRITE, "agents/more", "drill", "test")
+    tested.latch(KillLevel.NO_AFFINITY, None, "drill", "test", Source.FILE)
+    assert KillLevel.NO_AFFINITY is tested.table.everyone
 
 
 def test_new_epoch_is_given_once_per_rise() -> None:
@@ -145,9 +204,9 @@ def test_latch_counts_before_the_policies_are_read(tmp_path: Path) -> None:
     [
         pytest.param(b"{", id="no-json"),
         pytest.param(b"[]", id="no-object"),
-        pytest.param(b'{"v": 2, "latches": [], "epochs": {}}', id="other-version"),
-        pytest.param(b'{"v": 1, "latches": [{}], "epochs": {}}', id="half-a-latch"),
-        pytest.param(b'{"v": 1, "latches": [], "epochs": []}', id="no-epochs"),
+        pytest.param(b'{"v": 1, "latches": [], "epochs": {}}', id="other-version"),
+        pytest.param(b'{"v": 2, "latches": [{}], "epochs": {}}', id="half-a-latch"),
+        pytest.param(b'{"v": 2, "latches": [], "epochs": []}', id="no-epochs"),
     ],
 )
 def test_unreadable_latch_file_stops_reads(tmp_path: Path, content: bytes) -> None:
@@ -155,6 +214,18 @@ def test_unreadable_latch_file_stops_reads(tmp_path: Path, content: bytes) -> No
     (tmp_path / LATCH_FILE).write_bytes(content)
 
     assert KillLevel.NO_SUFFIX_READS is kills(tmp_path).table.level(NAME)
+
+
+def test_unreadable_latch_file_is_settled_over_http(tmp_path: Path) -> None:
+    """Reads are on again when somebody says so for all, and stay so after a restart."""
+    (tmp_path / LATCH_FILE).write_bytes(b"{")
+    tested = kills(tmp_path)
+    tested.latch(KillLevel.NONE, None, "looked at", "test", Source.FILE)
+    still = tested.table.level(NAME)
+    tested.latch(KillLevel.NONE, None, "looked at", "test")
+
+    assert (KillLevel.NO_SUFFIX_READS, KillLevel.NONE) == (still, tested.table.level(NAME))
+    assert KillLevel.NONE is kills(tmp_path).table.level(NAME)
 
 
 def test_level_counts_although_it_cannot_be_kept(tmp_path: Path) -> None:

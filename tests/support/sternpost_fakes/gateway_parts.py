@@ -24,6 +24,7 @@ from sternpost_gateway.route import LeastLoaded, TailAffinity
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
+from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.volatile import VolatileLines
@@ -93,6 +94,7 @@ def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
+        trips=Trips((ENGINE,), clock, None),
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
         versions=Versions(None),
         affinity=TailAffinity(chance),

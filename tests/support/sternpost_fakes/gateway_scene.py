@@ -93,9 +93,9 @@ class Scene:
         """Run the deciding stages."""
         return plan(segment(self.canonicalize()), SECRET, Versions(None))
 
-    def compose(self, tails: Tails | None = None, info: Info = READY) -> Composed:
+    def compose(self, tails: Tails | None = None, info: Info = READY, *, tripped: bool = False) -> Composed:
         """Run all stages up to the body."""
-        return compose(self.plan(), ENGINE, info, tails or Tails(FakeClock()))
+        return compose(self.plan(), ENGINE, info, tails or Tails(FakeClock()), tripped=tripped)
 
 
 def body_of(composed: Composed) -> Any:

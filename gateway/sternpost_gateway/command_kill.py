@@ -1,0 +1,166 @@
+"""The subcommand `sternpost kill`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import getpass
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from sternpost_core.clock import SystemClock
+from sternpost_core.command import EXIT_FAILED
+from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.kill import LEVEL_FORMS, REASON_LENGTH_MAX, KillLevel, level_named
+from sternpost_core.reader import is_full_name
+from sternpost_gateway.kill_client import KillClient, Outcome, Wanted
+from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_text
+from sternpost_gateway.settings import url_fault
+
+GATEWAY_DEFAULT: Final = "http://127.0.0.1:8080"
+
+GATEWAYS_MAX: Final = 256
+"""Gateways that are asked at once."""
+
+ANSWER_SECONDS: Final = 5.0
+"""How long one gateway may take: it answers from memory and one write to disk."""
+
+STATUS: Final = "status"
+HEADINGS: Final = ("GATEWAY", "ANSWERED", "AFTER", "LEVEL", "DETAIL")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the command line asks for: a level to set, or None to look only."""
+
+    gateways: tuple[str, ...]
+    token: str
+    policy: str | None
+    wanted: Wanted | None
+
+
+class KillCommand:
+    """Set the kill level at gateways, or look at it."""
+
+    summary = "switch parts of Sternpost off, or on again, at running gateways"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.add_argument(
+            "level",
+            type=level_or_status,
+            metavar="LEVEL",
+            help=f"what to set: {LEVEL_FORMS}; or {STATUS}, to see what counts",
+        )
+        whom = parser.add_mutually_exclusive_group()
+        whom.add_argument("--policy", metavar="NS/NAME", help="the policy that it is for")
+        whom.add_argument("--all", action="store_true", help="it is for all policies, which is the default")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="why; logged, and shown to others")
+        parser.add_argument(
+            "--gateway",
+            action="append",
+            metavar="URL",
+            help=f"base URL of a gateway; once for each (default: {GATEWAY_DEFAULT})",
+        )
+        parser.add_argument(
+            "--token-file", type=Path, required=True, metavar="FILE", help="the gateways' admin token"
+        )
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Ask all gateways at once; the status is 0 only if each did all that it was asked for."""
+        outcomes = asyncio.run(ask(order_of(arguments)))
+        sys.stdout.writelines(f"{line}\n" for line in table(outcomes))
+        incomplete = [outcome for outcome in outcomes if not outcome.complete]
+        if incomplete:
+            print(f"{len(incomplete)} of {len(outcomes)} gateways failed", file=sys.stderr)
+        return EXIT_FAILED if incomplete else 0
+
+
+COMMAND: Final = KillCommand()
+"""What the entry point names."""
+
+
+def level_or_status(text: str) -> KillLevel | None:
+    """Read a level, or `status`, which is None."""
+    level = level_named(text)
+    if level is None and text.lower() != STATUS:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: {LEVEL_FORMS}, {STATUS}")
+    return level
+
+
+def order_of(arguments: argparse.Namespace) -> Order:
+    """
+    Return what the flags ask for.
+
+    Raises:
+        SettingsError: with every fault.
+        OperatingError: the token file cannot be read.
+    """
+    gateways = tuple(dict.fromkeys(arguments.gateway or [GATEWAY_DEFAULT]))
+    policy = None if arguments.all else arguments.policy
+    reason = _signed(arguments.reason)
+    faults = [*_gateway_faults(gateways), *_text_faults(policy, reason)]
+    if faults:
+        raise SettingsError("flags", faults)
+    token = secret_text("--token-file", arguments.token_file, TOKEN_LENGTH_MIN)
+    assert token is not None, "the flag is required"
+    wanted = None if arguments.level is None else Wanted(arguments.level, policy, reason)
+    return Order(gateways, token, policy, wanted)
+
+
+async def ask(order: Order) -> list[Outcome]:
+    """Carry out an order; no environment variable about proxies is believed."""
+    headers = {"authorization": f"Bearer {order.token}"}
+    async with httpx.AsyncClient(headers=headers, timeout=None, trust_env=False) as client:
+        kills = KillClient(client, SystemClock(), ANSWER_SECONDS)
+        return await kills.ask(order.gateways, order.wanted, order.policy)
+
+
+def table(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the lines that show who answered, when, and what counts there."""
+    rows = [HEADINGS, *(_row(outcome) for outcome in outcomes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    at = datetime.datetime.fromtimestamp(outcome.at, datetime.UTC).strftime("%H:%M:%S.%f")[:-3] + "Z"
+    answered = outcome.level is not None
+    return (
+        outcome.gateway,
+        at if answered else "no",
+        f"{outcome.seconds * 1000:.0f} ms",
+        outcome.level or "unknown",
+        outcome.detail or "-",
+    )
+
+
+def _gateway_faults(gateways: Sequence[str]) -> Iterable[Fault]:
+    if len(gateways) > GATEWAYS_MAX:
+        yield Fault("--gateway", f"{len(gateways)} URLs", f"at most {GATEWAYS_MAX} URLs")
+    yield from (fault for url in gateways if (fault := url_fault("--gateway", url)) is not None)
+
+
+def _text_faults(policy: str | None, reason: str) -> Iterable[Fault]:
+    if policy is not None and not is_full_name(policy):
+        yield Fault("--policy", repr(policy), "a name as namespace/name")
+    if len(reason) > REASON_LENGTH_MAX:
+        value = f"{len(reason)} characters, with the name of who gives it,"
+        yield Fault("--reason", value, f"at most {REASON_LENGTH_MAX} characters")
+
+
+def _signed(reason: str) -> str:
+    """Return the reason with who gives it: a gateway sees an address only."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "an unknown user"
+    return f"{reason or 'no reason given'} ({user})"
