@@ -78,13 +78,15 @@ class KillTable:
     """
     The effective levels and epochs at one moment; the hot path reads nothing else.
 
-    `sources` holds, for each policy and for `EVERYONE`, what each source says.
+    `sources` holds, for each policy and for `EVERYONE`, what each source says. `first_epoch` is the epoch of
+    policies that have had no other.
     """
 
     everyone: KillLevel = KillLevel.NONE
     levels: Mapping[str, KillLevel] = field(default_factory=dict)
     epochs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, Mapping[Source, KillLevel]] = field(default_factory=dict)
+    first_epoch: int = 0
 
     def level(self, policy: str | None) -> KillLevel:
         """Return the level of a policy by its full name, or of a request that no policy matches."""
@@ -92,7 +94,7 @@ class KillTable:
 
     def epoch(self, policy: str) -> int:
         """Return the epoch of a policy's keys."""
-        return self.epochs.get(policy, 0)
+        return self.epochs.get(policy, self.first_epoch)
 
 
 OnLatch = Callable[[Latch, KillTable], None]
@@ -115,6 +117,7 @@ class Kills:
         self._on_latch = on_latch
         self._latches: dict[tuple[Source, str], Latch] = {}
         self._epochs: dict[str, int] = {}
+        self._first_epoch = 0
         self._policies: tuple[Policy, ...] = ()
         self._switches: tuple[CacheKillSwitch, ...] = ()
         self._restore()
@@ -175,7 +178,7 @@ class Kills:
         levels = {name: effective_level(found.values()) for name, found in sources.items()}
         everyone = levels.pop(EVERYONE)
         self._raise_epochs(before, levels)
-        self.table = KillTable(everyone, levels, dict(self._epochs), sources)
+        self.table = KillTable(everyone, levels, dict(self._epochs), sources, self._first_epoch)
 
     def _for_everyone(self) -> dict[Source, KillLevel]:
         """Return what each source says for requests that no policy matches."""
@@ -209,7 +212,7 @@ class Kills:
             and before.levels.get(policy, KillLevel.NONE) < KillLevel.NEW_EPOCH
         ]
         for policy in risen:
-            self._epochs[policy] = self._epochs.get(policy, 0) + 1
+            self._epochs[policy] = self._epochs.get(policy, self._first_epoch) + 1
         if risen:
             self._store_epochs()
 
@@ -227,18 +230,21 @@ class Kills:
             "v": LATCH_VERSION,
             "latches": [latch.to_mapping() for latch in self.latches],
             "epochs": self._epochs,
+            "first_epoch": self._first_epoch,
         }
         write_file(self._file, json.dumps(state, indent=1).encode())
 
     def _restore(self) -> None:
         try:
             state = read_json(self._file) if self._file else None
-            latches, epochs = _read_state(state) if state is not None else ((), {})
+            latches, epochs, first = _read_state(state) if state is not None else ((), {}, 0)
         except OperatingError as error:
             logger.error("%s; no tail is read until this is settled", error)
-            latches, epochs = (self._unreadable(),), {}
+            # The epochs that were reached are not known any more. Seconds since 1970 are beyond all of them,
+            # so no KV that an earlier kill made unreachable can be read again.
+            latches, epochs, first = (self._unreadable(),), {}, int(self._clock.time())
         self._latches = {(latch.source, latch.policy): latch for latch in latches}
-        self._epochs = epochs
+        self._epochs, self._first_epoch = epochs, first
         self._update()
 
     def _unreadable(self) -> Latch:
@@ -252,15 +258,16 @@ class Kills:
         )
 
 
-def _read_state(state: Mapping[str, Any]) -> tuple[tuple[Latch, ...], dict[str, int]]:
+def _read_state(state: Mapping[str, Any]) -> tuple[tuple[Latch, ...], dict[str, int], int]:
     try:
         if state["v"] != LATCH_VERSION:
             raise ValueError("another version")
         latches = tuple(_read_latch(item) for item in state["latches"])
         epochs = {str(policy): int(epoch) for policy, epoch in state["epochs"].items()}
+        first_epoch = int(state.get("first_epoch", 0))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OperatingError(f"{LATCH_FILE} does not hold kill levels: {type(error).__name__}") from error
-    return latches, epochs
+    return latches, epochs, first_epoch
 
 
 def _read_latch(item: Mapping[str, Any]) -> Latch:

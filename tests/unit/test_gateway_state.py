@@ -216,6 +216,19 @@ def test_unreadable_latch_file_stops_reads(tmp_path: Path, content: bytes) -> No
     assert KillLevel.NO_SUFFIX_READS is kills(tmp_path).table.level(NAME)
 
 
+def test_epochs_lost_with_the_latch_file_are_never_reached_again(tmp_path: Path) -> None:
+    """KV that an earlier kill made unreachable stays so, after the next restart as well."""
+    before = kills(tmp_path)
+    before.latch(KillLevel.NEW_EPOCH, None, "wrong answers", "test")
+    (tmp_path / LATCH_FILE).write_bytes(b"{")
+    after = kills(tmp_path)
+    after.latch(KillLevel.NONE, None, "looked at", "test")
+    restarted = kills(tmp_path)
+
+    assert 1 == before.table.epoch(NAME)
+    assert before.table.epoch(NAME) < after.table.epoch(NAME) == restarted.table.epoch(NAME)
+
+
 def test_unreadable_latch_file_is_settled_over_http(tmp_path: Path) -> None:
     """Reads are on again when somebody says so for all, and stay so after a restart."""
     (tmp_path / LATCH_FILE).write_bytes(b"{")
@@ -244,7 +257,9 @@ def test_policy_level_at_new_epoch_counts_although_it_cannot_be_kept(tmp_path: P
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
 
-    assert 1 == kills(blocked / "state", policy(KillLevel.NEW_EPOCH)).table.epoch(NAME)
+    table = kills(blocked / "state", policy(KillLevel.NEW_EPOCH)).table
+
+    assert table.first_epoch + 1 == table.epoch(NAME)
 
 
 def test_files_are_private_and_replaced_as_a_whole(tmp_path: Path) -> None:
