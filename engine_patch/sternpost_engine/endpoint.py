@@ -10,13 +10,10 @@ from vllm import __version__ as vllm_version
 from sternpost_core import __version__
 from sternpost_core.hint import HINT_VERSION
 from sternpost_engine.settings import EngineSettings, parse_settings
-from sternpost_engine.support import Support, check_support
+from sternpost_engine.support import CONNECTOR_NAME, Support, check_support
 
 INFO_PATH: Final = "/sternpost/v1/info"
 """What the gateway asks to learn whether this engine takes hints."""
-
-CONNECTOR: Final = "SternpostConnector"
-"""The connector's name in `--kv-transfer-config`."""
 
 
 class SternpostEndpoint:
@@ -44,9 +41,9 @@ class SternpostEndpoint:
 def describe(vllm_config: Any) -> dict[str, Any]:
     """Return what `GET /sternpost/v1/info` answers."""
     transfer = vllm_config.kv_transfer_config
-    connected = transfer is not None and transfer.kv_connector == CONNECTOR
+    connected = transfer is not None and transfer.kv_connector == CONNECTOR_NAME
     settings = parse_settings(transfer.kv_connector_extra_config) if connected else EngineSettings()
-    missing = Support(f"--kv-transfer-config does not name {CONNECTOR}")
+    missing = Support(f"--kv-transfer-config does not name {CONNECTOR_NAME}")
     support = check_support(vllm_config, vllm_version) if connected else missing
     return {
         "v": HINT_VERSION,

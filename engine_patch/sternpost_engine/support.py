@@ -13,6 +13,9 @@ from typing import Any, Final
 VLLM_VERSIONS: Final = ("0.32",)
 """The vLLM releases, as major and minor, that this plugin was read and tried against."""
 
+CONNECTOR_NAME: Final = "SternpostConnector"
+"""The connector's name in `--kv-transfer-config`."""
+
 SCHEDULER: Final = "sternpost_engine.scheduler.SternpostScheduler"
 """The scheduler class without which the connector stays idle."""
 
