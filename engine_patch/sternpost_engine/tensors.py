@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sternpost_engine.calibration import SCAFFOLD
+from sternpost_engine.calibration import SCAFFOLD, Mix
 
 DUPLICATE_TOLERANCE = 0.02
 """How far apart two first-layer keys of one token may lie, as a share of the largest: bf16's rounding."""
@@ -99,6 +99,21 @@ class StoredTail:
             KeyError: when there is no such mean.
         """
         return self.scaffold if number == SCAFFOLD else self.means[number].kv
+
+    def mixed(self, layer: int, offset: int, count: int, mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Return the keys and values of `count` tokens from `offset` on, in this mix of variants.
+
+        One variant alone is not copied.
+        """
+        run = slice(offset, offset + count)
+        first, *rest = ((self.variant(variant), share) for variant, share in mix.shares)
+        keys, values = first[0].keys[layer][run], first[0].values[layer][run]
+        for kv, share in rest:
+            # Two variants at most, whose shares add up to 1.
+            keys = torch.lerp(keys, kv.keys[layer][run], share)
+            values = torch.lerp(values, kv.values[layer][run], share)
+        return keys, values
 
     def rotation_holds(self) -> bool:
         """

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from sternpost_engine.calibration import SCAFFOLD, Mix
+from sternpost_engine.calibration import SCAFFOLD
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
 from sternpost_engine.rotary import Rotation
 from sternpost_engine.tensors import LayerShape, Mean, StoredTail, TailKV, allocate
@@ -132,7 +132,7 @@ class SuffixWorker:
         }
         for index, layer in enumerate(self._layers):
             rotated = self._scratch_for(layer.shape, span.count)
-            keys, values = _mixed(tail, index, span, load.mix)
+            keys, values = tail.mixed(index, span.offset, span.count, load.mix)
             turns[layer.shape.kv_heads].apply(keys, rotated)
             layer.module.impl.do_kv_cache_update(
                 layer.module,
@@ -255,15 +255,3 @@ class SuffixWorker:
         mean.add(capture.number, tail.sample)
         tail.sample.clear()
         return True
-
-
-def _mixed(tail: StoredTail, layer: int, span: Span, mix: Mix) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a run's keys and values in this mix of variants; one variant alone is not copied."""
-    run = slice(span.offset, span.offset + span.count)
-    first, *rest = ((tail.variant(variant), share) for variant, share in mix.shares)
-    keys, values = first[0].keys[layer][run], first[0].values[layer][run]
-    for kv, share in rest:
-        # Two variants at most, whose shares add up to 1.
-        keys = torch.lerp(keys, kv.keys[layer][run], share)
-        values = torch.lerp(values, kv.values[layer][run], share)
-    return keys, values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sternpost_engine.calibration import Calibrator
+from sternpost_engine.calibration import Calibrator, Texts
 from sternpost_engine.marking import Marker
 from sternpost_engine.vocabulary import Vocabulary
 
@@ -30,7 +30,7 @@ class CountedTexts:
 
 
 def make_calibrator(
-    *, samples: int = 2, prompt_tokens_max: int = PROMPT_TOKENS_MAX, texts: CountedTexts | None = None
+    *, samples: int = 2, prompt_tokens_max: int = PROMPT_TOKENS_MAX, texts: Texts | None = None
 ) -> Calibrator:
     """Return a calibrator over texts that never end."""
     return Calibrator(texts or CountedTexts(), samples=samples, prompt_tokens_max=prompt_tokens_max)
