@@ -211,7 +211,9 @@ class SchedulerSide:
         groups = kv_cache_config.kv_cache_groups if supported else ()
         size = sum(_layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups)
         clock = SystemClock()
-        index = SuffixIndex(budget_bytes=budget, bytes_per_token=max(size, 1), clock=clock)
+        index = SuffixIndex(
+            budget_bytes=budget, bytes_per_token=max(size, 1), clock=clock, buckets=settings.buckets
+        )
         limits = Limits(
             tail_tokens_min=settings.tail_tokens_min,
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),

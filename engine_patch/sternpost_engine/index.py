@@ -13,17 +13,18 @@ step's output has been processed; a retired tail is freed when its last reader l
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from sternpost_core.clock import Clock
+from sternpost_engine.buckets import EQUAL_BUCKETS, Bucket, Held, bucket_for, choose_victims
 from sternpost_engine.keys import TailKey
 
-BUCKET_TOKENS: Final = (256, 512, 1024, 2048, 4096)
-"""The lengths that a tail's room is rounded up to, in tokens, so that freed room fits the next tail."""
+WAITS_MAX: Final = 1000
+"""So many waits are kept at most: nobody takes them where the engine's statistics are off."""
 
 
 class State(StrEnum):
@@ -39,6 +40,7 @@ class Eviction(StrEnum):
     """Why a tail was retired; the values are metric labels."""
 
     BUDGET = "budget"
+    EPOCH = "epoch"
     FAILED = "failed"
     ABORTED = "aborted"
     RESET = "reset"
@@ -58,16 +60,18 @@ class Record:
     """
     What the index knows about one stored tail.
 
-    Times are seconds of the index's monotonic clock. `calibrated` says that there is room for means, and
-    `variants` are those that are ready.
+    Times are seconds of the index's monotonic clock. `bucket` is the length of the bucket that the room is
+    taken from. `calibrated` says that there is room for means, and `variants` are those that are ready.
     """
 
     entry: int
     key: TailKey
+    bucket: int
     room_bytes: int
     state: State
     last_write: float
     last_read: float
+    retired: float = 0.0
     hits: int = 0
     references: int = 0
     calibrated: bool = False
@@ -84,9 +88,10 @@ class Lookup:
 
 class SuffixIndex:
     """
-    Holds at most `budget_bytes` of tails; makes room by retiring the least recently read unreferenced one.
+    Holds at most `budget_bytes` of tails; makes room by retiring those that nobody reads, oldest first.
 
-    `bytes_per_token` is the size of one token's stored keys and values over all layers.
+    `bytes_per_token` is the size of one token's stored keys and values over all layers. Which bucket gives
+    way to which is `choose_victims`'s to say.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class SuffixIndex:
         budget_bytes: int,
         bytes_per_token: int,
         clock: Clock,
-        bucket_tokens: Sequence[int] = BUCKET_TOKENS,
+        buckets: Sequence[Bucket] = EQUAL_BUCKETS,
     ) -> None:
         assert bytes_per_token > 0, "a token's KV has a size"
         self.budget_bytes = budget_bytes
@@ -103,22 +108,37 @@ class SuffixIndex:
         self.evictions: Counter[Eviction] = Counter()
         self.inserts = 0
         self._clock = clock
-        self._bucket_tokens = tuple(sorted(bucket_tokens))
+        self._buckets = tuple(sorted(buckets, key=lambda bucket: bucket.tokens))
+        self._used = {bucket.tokens: 0 for bucket in self._buckets}
         self._records: dict[int, Record] = {}
         self._by_lookup: dict[int, list[int]] = {}
         self._freed: list[int] = []
+        self._waits: deque[float] = deque(maxlen=WAITS_MAX)
         self._next_entry = 1
-        self._used_bytes = 0
 
     @property
     def used_bytes(self) -> int:
         """The room of all tails that are not freed, in bytes."""
-        return self._used_bytes
+        return sum(self._used.values())
+
+    @property
+    def used_by_bucket(self) -> dict[int, int]:
+        """The same for each bucket, by the bucket's length."""
+        return dict(self._used)
+
+    @property
+    def share_bytes(self) -> dict[int, int]:
+        """What the other buckets cannot take from each, in bytes, by the bucket's length."""
+        return {bucket.tokens: int(bucket.share * self.budget_bytes) for bucket in self._buckets}
 
     @property
     def tokens_max(self) -> int:
         """The longest tail that a bucket takes."""
-        return self._bucket_tokens[-1]
+        return self._buckets[-1].tokens
+
+    def resize(self, budget_bytes: int) -> None:
+        """Set the budget; where more is held already, the next build makes it fit."""
+        self.budget_bytes = budget_bytes
 
     def records(self) -> Iterator[Record]:
         """All records that are not freed."""
@@ -130,8 +150,8 @@ class SuffixIndex:
 
     def room_for(self, tokens: int) -> int | None:
         """The bytes that a tail of so many tokens takes, or None when no bucket takes it."""
-        bucket = next((size for size in self._bucket_tokens if tokens <= size), None)
-        return None if bucket is None else bucket * self.bytes_per_token
+        bucket = bucket_for(self._buckets, tokens)
+        return None if bucket is None else bucket.tokens * self.bytes_per_token
 
     def look_up(self, key: TailKey) -> Lookup:
         """Find the tail that `key` names; counts nothing and takes no reference."""
@@ -148,19 +168,25 @@ class SuffixIndex:
         Reserve room for a tail that is about to be built; None when there is no room to be had.
 
         `copies` is how often the tail's KV is held: once, or once more for each mean and for a sample. One
-        build per key: the caller looks the key up first.
+        build per key: the caller looks the key up first. The same tail of an older epoch is retired, where
+        it is live: epochs only grow, and nobody will ask for it again.
         """
         assert self.look_up(key).record is None, "one build per key"
-        room = self.room_for(key.length)
-        if room is None or not self._make_room(room * copies):
+        self._retire_older(key)
+        bucket = bucket_for(self._buckets, key.length)
+        if bucket is None:
             return None
-        room *= copies
+        room = bucket.tokens * self.bytes_per_token * copies
+        if not self._make_room(bucket.tokens, room):
+            return None
         now = self._clock.monotonic()
-        record = Record(self._next_entry, key, room, State.BUILDING, last_write=now, last_read=now)
+        record = Record(
+            self._next_entry, key, bucket.tokens, room, State.BUILDING, last_write=now, last_read=now
+        )
         self._next_entry += 1
         self._records[record.entry] = record
         self._by_lookup.setdefault(key.lookup, []).append(record.entry)
-        self._used_bytes += room
+        self._used[bucket.tokens] += room
         return record
 
     def complete(self, entry: int) -> None:
@@ -194,6 +220,7 @@ class SuffixIndex:
             return
         self._unlink(record)
         record.state = State.RETIRED
+        record.retired = self._clock.monotonic()
         self.evictions[reason] += 1
         if record.references == 0:
             self._free(record)
@@ -208,19 +235,37 @@ class SuffixIndex:
         freed, self._freed = self._freed, []
         return freed
 
-    def _make_room(self, room: int) -> bool:
+    def take_waits(self) -> list[float]:
+        """Return the seconds that each tail freed since the last call waited for its last reader."""
+        waits = list(self._waits)
+        self._waits.clear()
+        return waits
+
+    def _retire_older(self, key: TailKey) -> None:
+        for record in list(self._records.values()):
+            identity = record.key.identity
+            older = (
+                replace(key.identity, epoch=identity.epoch) == identity and record.key.tokens == key.tokens
+            )
+            # One that is being built is left to its build, which would otherwise write to nothing.
+            if older and identity.epoch < key.identity.epoch and record.state is State.LIVE:
+                self.retire(record.entry, Eviction.EPOCH)
+
+    def _make_room(self, bucket: int, room: int) -> bool:
         idle = sorted(
             (record for record in self._records.values() if _evictable(record)),
             key=lambda record: record.last_read,
         )
-        spare = self.budget_bytes - self._used_bytes + sum(record.room_bytes for record in idle)
-        if room > spare:
-            return False
-        for record in idle:
-            if self._used_bytes + room <= self.budget_bytes:
-                break
-            self.retire(record.entry, Eviction.BUDGET)
-        return True
+        victims = choose_victims(
+            [Held(record.entry, record.bucket, record.room_bytes) for record in idle],
+            bucket,
+            used={**self._used, bucket: self._used[bucket] + room},
+            shares=self.share_bytes,
+            budget_bytes=self.budget_bytes,
+        )
+        for entry in victims or ():
+            self.retire(entry, Eviction.BUDGET)
+        return victims is not None
 
     def _unlink(self, record: Record) -> None:
         entries = self._by_lookup[record.key.lookup]
@@ -231,8 +276,9 @@ class SuffixIndex:
     def _free(self, record: Record) -> None:
         record.state = State.FREED
         del self._records[record.entry]
-        self._used_bytes -= record.room_bytes
+        self._used[record.bucket] -= record.room_bytes
         self._freed.append(record.entry)
+        self._waits.append(self._clock.monotonic() - record.retired)
 
 
 def _evictable(record: Record) -> bool:

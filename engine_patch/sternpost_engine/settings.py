@@ -7,16 +7,23 @@ silently become a default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 
 from sternpost_core.errors import Fault, SettingsError
-from sternpost_engine.index import BUCKET_TOKENS
+from sternpost_engine.buckets import BUCKET_TOKENS, EQUAL_BUCKETS, Bucket
 
 SUBJECT = "kv_connector_extra_config"
 
 CALIBRATION_SAMPLES_MAX = 64
 """More middles than this were no better in any trial."""
+
+SHARES_ROUNDING = 1e-6
+"""Five times 0.2 is a little more than 1 to a computer."""
+
+
+def _equal_shares() -> dict[str, float]:
+    return {str(bucket.tokens): bucket.share for bucket in EQUAL_BUCKETS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +31,27 @@ class EngineSettings:
     """
     How large the suffix store may grow, and which tails it takes.
 
-    `pool_fraction` is a share of the memory that is free when the engine has loaded its weights and laid out
-    its KV cache; `pool_bytes`, where it is not 0, is used instead. `calibration_texts` is a folder of the
-    tails' owner's texts, empty for the generic set; `calibration_samples` middles are taken per length.
+    `pool_fraction` is a share of the memory that is free, on the device that holds the KV cache, when the
+    engine has loaded its weights and laid out its KV cache; `pool_bytes`, where it is not 0, is used instead.
+    `pool_shares` divides the store among the length buckets: the part of each that the others cannot take,
+    by its length in tokens; lengths that are not named have none and borrow. `calibration_texts` is a folder
+    of the tails' owner's texts, empty for the generic set; `calibration_samples` middles are taken per
+    length.
     """
 
     pool_fraction: float = 0.2
     pool_bytes: int = 0
+    pool_shares: Mapping[str, float] = field(default_factory=_equal_shares)
     tail_tokens_min: int = 256
     tail_tokens_max: int = 4096
     tail_share_min: float = 0.2
     calibration_texts: str = ""
     calibration_samples: int = 8
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The length buckets with their shares."""
+        return tuple(Bucket(tokens, self.pool_shares.get(str(tokens), 0.0)) for tokens in BUCKET_TOKENS)
 
 
 _Check = tuple[Callable[[object], bool], str]
@@ -85,6 +101,10 @@ def _checks() -> dict[str, _Check]:
     return {
         "pool_fraction": share,
         "pool_bytes": size,
+        "pool_shares": (
+            _are_shares,
+            f"an object of shares from 0 to 1 that add up to 1 at most, by {_listed(BUCKET_TOKENS)}",
+        ),
         "tail_tokens_min": count,
         "tail_tokens_max": count,
         "tail_share_min": share,
@@ -94,6 +114,18 @@ def _checks() -> dict[str, _Check]:
             f"an integer from 1 to {CALIBRATION_SAMPLES_MAX}",
         ),
     }
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _are_shares(value: object) -> bool:
+    known = {str(tokens) for tokens in BUCKET_TOKENS}
+    if not isinstance(value, Mapping) or not set(value) <= known:
+        return False
+    sound = all(_is_number(share) and 0 <= _number(share) <= 1 for share in value.values())
+    return sound and sum(value.values()) <= 1 + SHARES_ROUNDING
 
 
 def _is_integer(value: object) -> bool:

@@ -1,9 +1,11 @@
 """The index of the suffix store: each transition by itself."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from sternpost_engine.buckets import Bucket
 from sternpost_engine.index import Eviction, Found, Record, State, SuffixIndex
 from sternpost_engine.keys import TailKey, tail_key
 from sternpost_fakes.clock import FakeClock
@@ -21,7 +23,10 @@ def key_of(*tokens: int, lookup: int | None = None) -> TailKey:
 def make_index(budget_bytes: int = 16, clock: FakeClock | None = None) -> SuffixIndex:
     """Return an index whose tokens are one byte each and whose rooms are 4 or 8 tokens."""
     return SuffixIndex(
-        budget_bytes=budget_bytes, bytes_per_token=1, clock=clock or FakeClock(), bucket_tokens=(8, 4)
+        budget_bytes=budget_bytes,
+        bytes_per_token=1,
+        clock=clock or FakeClock(),
+        buckets=(Bucket(8, 0.5), Bucket(4, 0.5)),
     )
 
 
@@ -318,3 +323,116 @@ def test_evictions_are_counted_once_by_reason() -> None:
     index.retire(record.entry, Eviction.FAILED)
 
     assert {Eviction.RESET: 1} == index.evictions
+
+
+def test_each_bucket_keeps_its_share() -> None:
+    """Many short tails never push out a long one that its bucket has room for."""
+    clock = FakeClock()
+    index = make_index(budget_bytes=16, clock=clock)
+    long = live(index, *range(10, 18))
+    for number in range(10):
+        clock.advance(1)
+        live(index, number)
+
+    assert State.LIVE is long.state
+    assert {4: 8, 8: 8} == index.used_by_bucket == index.share_bytes
+
+
+def test_borrowed_room_is_given_back() -> None:
+    """A bucket takes what others leave unused, and loses it, not more, when they want it."""
+    clock = FakeClock()
+    index = make_index(budget_bytes=16, clock=clock)
+    short = []
+    for number in range(4):
+        short.append(live(index, number))
+        clock.advance(1)
+    assert {4: 16, 8: 0} == index.used_by_bucket
+
+    live(index, *range(10, 18))
+
+    assert {4: 8, 8: 8} == index.used_by_bucket
+    assert [short[0].entry, short[1].entry] == index.take_freed()
+
+
+def test_smaller_budget_holds_from_the_next_build_on() -> None:
+    """What the workers say of their memory comes after the index is made."""
+    clock = FakeClock()
+    index = make_index(budget_bytes=16, clock=clock)
+    for number in range(4):
+        live(index, number)
+        clock.advance(1)
+
+    index.resize(8)
+    newest = live(index, 9)
+
+    assert (8, State.LIVE) == (index.used_bytes, newest.state)
+
+
+@pytest.mark.parametrize(
+    ("built", "wanted", "states"),
+    [
+        pytest.param(1, 2, (State.FREED, State.LIVE), id="newer"),
+        pytest.param(2, 1, (State.LIVE, State.LIVE), id="older"),
+    ],
+)
+def test_new_epoch_retires_the_same_tail_of_older_ones(
+    built: int, wanted: int, states: tuple[State, State]
+) -> None:
+    """Epochs only grow, so nobody asks for the older one again; it would only hold room."""
+    index = make_index()
+    keys = [tail_key(replace(IDENTITY, epoch=epoch), [1, 2]) for epoch in (built, wanted)]
+    records = []
+    for key in keys:
+        record = index.begin(key)
+        assert record is not None
+        index.complete(record.entry)
+        records.append(record)
+
+    assert states == (records[0].state, records[1].state)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"salt": "other"}, id="another-owner"),
+        pytest.param({"scaffold": "other"}, id="another-scaffold"),
+        pytest.param({"lora": "other"}, id="another-adapter"),
+    ],
+)
+def test_new_epoch_leaves_other_tails_alone(changes: dict[str, str]) -> None:
+    """One owner's epoch says nothing of another's."""
+    index = make_index()
+    other = index.begin(tail_key(replace(IDENTITY, **changes), [1, 2]))  # type: ignore[arg-type]
+    assert other is not None
+    index.complete(other.entry)
+
+    index.begin(tail_key(replace(IDENTITY, epoch=IDENTITY.epoch + 1), [1, 2]))
+
+    assert State.LIVE is other.state
+
+
+def test_new_epoch_leaves_builds_alone() -> None:
+    """A build of the older epoch is on its way to the workers; it ends as it would have."""
+    index = make_index()
+    older = index.begin(tail_key(IDENTITY, [1, 2]))
+
+    index.begin(tail_key(replace(IDENTITY, epoch=IDENTITY.epoch + 1), [1, 2]))
+
+    assert older is not None
+    assert State.BUILDING is older.state
+
+
+def test_wait_for_the_last_reader_is_measured() -> None:
+    """From the retirement to the freeing; an unread tail waits for nobody."""
+    clock = FakeClock()
+    index = make_index(clock=clock)
+    read, idle = live(index, 1), live(index, 2)
+    index.acquire(read.entry)
+    index.retire_all(Eviction.RESET)
+    clock.advance(3)
+
+    index.release(read.entry)
+
+    assert [0, 3] == index.take_waits()
+    assert [] == index.take_waits()
+    assert State.FREED is idle.state

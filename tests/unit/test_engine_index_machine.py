@@ -1,24 +1,29 @@
 """The index of the suffix store against a simple model, over any sequence of what may happen to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sternpost_engine.buckets import Bucket
 from sternpost_engine.index import Eviction, Found, State, SuffixIndex
 from sternpost_engine.keys import TailKey, tail_key
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.tail_requests import IDENTITY
 
-BUDGET_BYTES = 16
-"""Room for four small tails, or two large ones."""
+BUDGET_BYTES = 24
+"""Room for six small tails, or three large ones."""
+
+SHARES = {4: 8, 8: 12}
+"""What each bucket keeps from the other, in bytes; the rest is for whoever comes first."""
 
 KEYS = tuple(
-    tail_key(IDENTITY, [number] * length, lambda identity, tokens: tokens[0] % 2)
+    tail_key(replace(IDENTITY, epoch=epoch), [number] * length, lambda identity, tokens: tokens[0] % 2)
+    for epoch in (1, 2)
     for number, length in enumerate((1, 2, 3, 4, 5, 6, 7, 8, 8))
 )
-"""More tails than fit, with rooms of 4 and 8 bytes, and with two hashes between them."""
+"""More tails than fit, in two epochs, with rooms of 4 and 8 bytes, and with two hashes between them."""
 
 
 @dataclass
@@ -26,6 +31,7 @@ class Tail:
     """The model's view of one tail."""
 
     key: TailKey
+    bucket: int
     room: int
     last_read: float
     state: State = State.BUILDING
@@ -39,7 +45,10 @@ class IndexMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = FakeClock()
         self.index = SuffixIndex(
-            budget_bytes=BUDGET_BYTES, bytes_per_token=1, clock=self.clock, bucket_tokens=(4, 8)
+            budget_bytes=BUDGET_BYTES,
+            bytes_per_token=1,
+            clock=self.clock,
+            buckets=[Bucket(tokens, share / BUDGET_BYTES) for tokens, share in SHARES.items()],
         )
         self.tails: dict[int, Tail] = {}
         self.freed: list[int] = []
@@ -58,8 +67,10 @@ class IndexMachine(RuleBasedStateMachine):
         """Begin a tail that is not there, evicting as the model does."""
         if self.reachable(key) is not None:
             return
-        room = copies * (4 if key.length <= 4 else 8)
-        victims = self.victims(room)
+        bucket = 4 if key.length <= 4 else 8
+        for entry in self.older(key):
+            self.model_retire(entry)
+        victims = self.victims(bucket, copies * bucket)
         record = self.index.begin(key, copies)
 
         assert (victims is None) == (record is None)
@@ -68,7 +79,7 @@ class IndexMachine(RuleBasedStateMachine):
                 self.model_retire(entry)
             self.entries += 1
             assert self.entries == record.entry
-            self.tails[record.entry] = Tail(key, room, self.clock.monotonic())
+            self.tails[record.entry] = Tail(key, bucket, copies * bucket, self.clock.monotonic())
 
     @rule(data=st.data())
     def complete(self, data: st.DataObject) -> None:
@@ -128,6 +139,7 @@ class IndexMachine(RuleBasedStateMachine):
         """The room in use is that of all tails, and inside the budget."""
         assert sum(tail.room for tail in self.tails.values()) == self.index.used_bytes
         assert self.index.used_bytes <= BUDGET_BYTES
+        assert {bucket: self.used(bucket) for bucket in SHARES} == self.index.used_by_bucket
 
     @invariant()
     def records_are_the_models(self) -> None:
@@ -192,17 +204,41 @@ class IndexMachine(RuleBasedStateMachine):
             tail.key.lookup == key.lookup and tail.state is not State.RETIRED for tail in self.tails.values()
         )
 
-    def victims(self, room: int) -> list[int] | None:
-        """The entries that make way for `room` bytes, or None when not even all of them would do."""
-        missing = sum(tail.room for tail in self.tails.values()) + room - BUDGET_BYTES
+    def used(self, bucket: int) -> int:
+        """A bucket's room in use."""
+        return sum(tail.room for tail in self.tails.values() if tail.bucket == bucket)
+
+    def older(self, key: TailKey) -> list[int]:
+        """The live entries of the same tail under an older epoch."""
+        return [
+            entry
+            for entry, tail in self.tails.items()
+            if tail.key.tokens == key.tokens
+            and tail.key.identity.epoch < key.identity.epoch
+            and tail.state is State.LIVE
+        ]
+
+    def victims(self, bucket: int, room: int) -> list[int] | None:
+        """
+        The entries that make way for `room` bytes, or None when those that may be asked would not do.
+
+        Each time whoever was read longest ago goes, of the buckets over their shares, else of the newcomer's.
+        """
+        used = {each: self.used(each) + (room if each == bucket else 0) for each in SHARES}
         idle = [entry for entry in self.live() if not self.tails[entry].references]
         victims: list[int] = []
-        for entry in sorted(idle, key=lambda entry: (self.tails[entry].last_read, entry)):
-            if missing <= 0:
-                break
-            victims.append(entry)
-            missing -= self.tails[entry].room
-        return victims if missing <= 0 else None
+        while sum(used.values()) > BUDGET_BYTES:
+            over = [
+                entry for entry in idle if used[self.tails[entry].bucket] > SHARES[self.tails[entry].bucket]
+            ]
+            own = [entry for entry in idle if self.tails[entry].bucket == bucket]
+            if not over and not own:
+                return None
+            victim = min(over or own, key=lambda entry: (self.tails[entry].last_read, entry))
+            idle.remove(victim)
+            used[self.tails[victim].bucket] -= self.tails[victim].room
+            victims.append(victim)
+        return victims
 
     def model_retire(self, entry: int) -> None:
         """Retire in the model."""

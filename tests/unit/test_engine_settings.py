@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from sternpost_core.errors import SettingsError
+from sternpost_engine.buckets import Bucket
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
+
+SHARES = "an object of shares from 0 to 1 that add up to 1 at most, by 256, 512, 1024, 2048, 4096"
 
 
 @pytest.mark.parametrize(
@@ -15,6 +18,17 @@ from sternpost_engine.settings import EngineSettings, parse_settings, pool_budge
         pytest.param({"pool_fraction": 1}, EngineSettings(pool_fraction=1), id="largest-share"),
         pytest.param({"pool_fraction": 0.001}, EngineSettings(pool_fraction=0.001), id="small-share"),
         pytest.param({"pool_bytes": 0}, EngineSettings(pool_bytes=0), id="no-bytes"),
+        pytest.param({"pool_shares": {}}, EngineSettings(pool_shares={}), id="no-shares"),
+        pytest.param(
+            {"pool_shares": {"256": 0, "4096": 1}},
+            EngineSettings(pool_shares={"256": 0, "4096": 1}),
+            id="one-bucket-keeps-all",
+        ),
+        pytest.param(
+            {"pool_shares": dict.fromkeys(("256", "512", "1024", "2048", "4096"), 0.2)},
+            EngineSettings(),
+            id="equal-shares-written-out",
+        ),
         pytest.param({"tail_tokens_min": 1}, EngineSettings(tail_tokens_min=1), id="shortest"),
         pytest.param({"calibration_texts": ""}, EngineSettings(), id="generic-texts"),
         pytest.param({"calibration_samples": 1}, EngineSettings(calibration_samples=1), id="one-sample"),
@@ -61,6 +75,13 @@ def test_good_settings(mapping: dict[str, Any], expected: EngineSettings) -> Non
         pytest.param("pool_bytes", -1, "an integer from 0 on, in bytes", id="negative-bytes"),
         pytest.param("pool_bytes", 1.5, "an integer from 0 on, in bytes", id="part-of-a-byte"),
         pytest.param("pool_bytes", "1GiB", "an integer from 0 on, in bytes", id="unit"),
+        pytest.param("pool_shares", 0.2, SHARES, id="one-share-for-all"),
+        pytest.param("pool_shares", {"300": 0.2}, SHARES, id="no-such-bucket"),
+        pytest.param("pool_shares", {"256": -0.1}, SHARES, id="negative-part"),
+        pytest.param("pool_shares", {"256": "0.1"}, SHARES, id="part-as-text"),
+        pytest.param("pool_shares", {"256": True}, SHARES, id="part-as-boolean"),
+        pytest.param("pool_shares", {"256": 0.6, "512": 0.5}, SHARES, id="more-than-all"),
+        pytest.param("pool_shares", {"256": float("nan")}, SHARES, id="part-is-not-a-number"),
         pytest.param("tail_tokens_min", 0, "an integer from 1 to 4096", id="no-tokens"),
         pytest.param("tail_tokens_min", False, "an integer from 1 to 4096", id="tokens-as-boolean"),
         pytest.param("tail_tokens_max", 0, "an integer from 1 to 4096", id="no-tokens-at-most"),
@@ -87,7 +108,7 @@ def test_wrong_value_is_named_with_what_is_allowed(key: str, value: object, allo
 def test_unknown_key_is_named_with_the_known_ones() -> None:
     """A typo must not silently become a default."""
     with pytest.raises(
-        SettingsError, match=r"pool_fracton: an unknown key.* pool_fraction, pool_bytes, tail_"
+        SettingsError, match=r"pool_fracton: an unknown key.* pool_fraction, pool_bytes, pool_shares, "
     ):
         parse_settings({"pool_fracton": 0.2})
 
@@ -126,3 +147,14 @@ def test_long_value_is_cut() -> None:
 def test_budget_of_the_pool(settings: EngineSettings, expected: int) -> None:
     """In bytes."""
     assert expected == pool_budget(settings, free_bytes=1000)
+
+
+def test_bucket_without_a_share_borrows() -> None:
+    """Every length has a bucket, whatever shares are given."""
+    assert (
+        Bucket(256, 0.0),
+        Bucket(512, 0.75),
+        Bucket(1024, 0.0),
+        Bucket(2048, 0.0),
+        Bucket(4096, 0.25),
+    ) == EngineSettings(pool_shares={"512": 0.75, "4096": 0.25}).buckets

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sternpost_core.hint import Hint, Operation
+from sternpost_engine.buckets import Bucket
 from sternpost_engine.calibration import Calibrator
 from sternpost_engine.index import SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, hash_tail
@@ -95,7 +96,12 @@ def make_planner(
 ) -> TailPlanner:
     """Return a planner whose tokens are one byte each and whose rooms are 8, 16 or 32 tokens."""
     clock = clock or FakeClock()
-    index = SuffixIndex(budget_bytes=budget_tokens, bytes_per_token=1, clock=clock, bucket_tokens=(8, 16, 32))
+    index = SuffixIndex(
+        budget_bytes=budget_tokens,
+        bytes_per_token=1,
+        clock=clock,
+        buckets=[Bucket(tokens, 1 / 3) for tokens in (8, 16, 32)],
+    )
     return TailPlanner(
         index,
         limits or Limits(tail_tokens_min=4, tail_tokens_max=32),
