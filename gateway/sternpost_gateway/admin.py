@@ -15,7 +15,7 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostError
 from sternpost_core.jsonspan import scan, value
 from sternpost_core.kill import KillLevel
-from sternpost_gateway.config import PolicyDirectory
+from sternpost_gateway.config import ConfigSource
 from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
 from sternpost_gateway.fleet import Fleet, View
 from sternpost_gateway.kill_file import KillFile
@@ -43,7 +43,7 @@ class Admin:
     """Answers people and probes; nothing here touches a request for an engine."""
 
     fleet: Fleet
-    directory: PolicyDirectory
+    source: ConfigSource
     kills: Kills
     kill_file: KillFile | None
     trips: Trips
@@ -77,7 +77,7 @@ class Admin:
     async def metrics_page(self, request: Request) -> Response:
         """Return all metrics."""
         self.metrics.config_age_seconds.set(self._config_age())
-        self.metrics.config_faults.set(len(self.directory.status.faults))
+        self.metrics.config_faults.set(len(self.source.status.faults))
         self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
         self.metrics.engines_tripped.set(len(self.trips.active()))
         return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -102,7 +102,7 @@ class Admin:
 
     async def _set_level(self, request: Request) -> Response:
         level, policy, reason = read_kill(await _small_body(request))
-        known = {item.full_name for item in self.directory.config.policies.policies}
+        known = {item.full_name for item in self.source.config.policies.policies}
         if policy is not None and policy not in known:
             raise BodyError("kill", [Fault("policy", repr(policy), ", ".join(sorted(known)) or "null")])
         by = f"http {request.client.host if request.client else 'unknown'}"
@@ -146,13 +146,13 @@ class Admin:
         return {"path": str(self.kill_file.path), "fault": _fault(fault) if fault else None}
 
     def _config_age(self) -> float:
-        return self.clock.monotonic() - self.directory.status.read_at
+        return self.clock.monotonic() - self.source.status.read_at
 
     def _details(self) -> dict[str, Any]:
-        status = self.directory.status
+        status = self.source.status
         return {
             "draining": self.lifecycle.draining,
-            "policies": [policy.full_name for policy in self.directory.config.policies.policies],
+            "policies": [policy.full_name for policy in self.source.config.policies.policies],
             "faults": [_fault(fault) for fault in status.faults],
             "config_age_seconds": round(self._config_age(), 3),
             "kill": {"level": self.kills.table.everyone.value, "file": self._kill_file_state()},

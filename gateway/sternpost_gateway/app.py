@@ -27,7 +27,9 @@ from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
-from sternpost_gateway.config import Config, PolicyDirectory
+from sternpost_gateway.cluster.api import KubernetesApi
+from sternpost_gateway.cluster.source import ClusterConfig
+from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
@@ -39,7 +41,7 @@ from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.route import LeastLoaded, TailAffinity
-from sternpost_gateway.settings import Settings
+from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
@@ -80,8 +82,8 @@ def create_app(
     """
     metrics = Metrics(registry)
     kills = Kills(clock, settings.state, _on_latch(metrics))
-    directory = PolicyDirectory(settings.policies, clock, _on_config(kills, metrics))
-    directory.load()
+    source, keep_current = _config_source(settings, clock, chance, _on_config(kills, metrics))
+    source.load()
     kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
     if kill_file:
         kill_file.load()
@@ -92,7 +94,7 @@ def create_app(
         settings=settings,
         secret=load_secret(settings),
         clock=clock,
-        policies=lambda: directory.config.policies,
+        policies=lambda: source.config.policies,
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
         fleet=Fleet(engines, tails.forget_engine),
@@ -110,7 +112,7 @@ def create_app(
     metrics.in_flight.set_function(lambda: parts.admission.in_flight)
     admin = Admin(
         fleet=parts.fleet,
-        directory=directory,
+        source=source,
         kills=kills,
         kill_file=kill_file,
         trips=parts.trips,
@@ -121,7 +123,7 @@ def create_app(
         token=settings.admin_token,
     )
     prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
-    jobs = _jobs(parts, directory, prober, kill_file)
+    jobs = _jobs(parts, keep_current, prober, kill_file)
     own = Starlette(
         routes=[*admin.routes(), Mount("/", app=_nowhere)],
         lifespan=lambda app: _running(parts, kills, jobs, api, upstream),
@@ -153,6 +155,26 @@ def load_secret(settings: Settings) -> bytes:
             f"{path} holds fewer than {SECRET_BYTES_MIN} bytes; remove it to have it made anew"
         )
     return kept
+
+
+def _config_source(
+    settings: Settings, clock: Clock, chance: random.Random, on_config: Callable[[Config], None]
+) -> tuple[ConfigSource, Job]:
+    """Return where the configuration comes from, and what keeps it current."""
+    if settings.policies is not None:
+        directory = PolicyDirectory(settings.policies, clock, on_config)
+        return directory, lambda: directory.watch(settings.timeouts.poll_seconds)
+    place = settings.cluster or Cluster()
+    api = KubernetesApi(place.kubeconfig)
+    cluster = ClusterConfig(api, clock, chance, place.namespace, settings.state, on_config)
+
+    async def keep_current() -> None:
+        try:
+            await cluster.watch()
+        finally:
+            await api.close()
+
+    return cluster, keep_current
 
 
 def _entrance(pipeline: Pipeline, own: Starlette) -> ASGIApp:
@@ -204,13 +226,11 @@ async def _running(
         yield
 
 
-def _jobs(
-    parts: Parts, directory: PolicyDirectory, prober: Prober, kill_file: KillFile | None
-) -> dict[str, Job]:
+def _jobs(parts: Parts, keep_current: Job, prober: Prober, kill_file: KillFile | None) -> dict[str, Job]:
     """Return what keeps beliefs fresh, by name."""
     timeouts = parts.settings.timeouts
     jobs: dict[str, Job] = {
-        "policy directory": lambda: directory.watch(timeouts.poll_seconds),
+        "configuration": keep_current,
         "prober": prober.run,
         "versions": parts.versions.keep_saved,
     }

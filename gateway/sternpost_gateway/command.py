@@ -12,7 +12,7 @@ from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
-from sternpost_gateway.settings import Credentials, Limits, Settings, Timeouts, check_settings
+from sternpost_gateway.settings import Cluster, Credentials, Limits, Settings, Timeouts, check_settings
 
 PORT_MAX: Final = 65535
 
@@ -69,6 +69,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """
     settings = Settings(
         policies=arguments.policies,
+        cluster=_cluster(arguments),
         engines=tuple(arguments.engine),
         host=arguments.host,
         port=arguments.port,
@@ -125,9 +126,22 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policies",
         type=Path,
-        required=True,
         metavar="DIR",
         help="directory of YAML files with CachePolicy objects; edits go live within a second",
+    )
+    parser.add_argument(
+        "--kubernetes",
+        action="store_true",
+        help="take the objects from the Kubernetes API server instead of a directory",
+    )
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="the cluster and the credentials for --kubernetes (default: those of the pod that this runs in)",
+    )
+    parser.add_argument(
+        "--namespace", metavar="NAME", help="the only namespace whose objects count (default: all)"
     )
     parser.add_argument(
         "--engine",
@@ -217,6 +231,24 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             "--drain-seconds", "SECONDS", positive, timeouts.drain_seconds, "for requests in flight to finish"
         ),
     )
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster | None:
+    """
+    Return the cluster that the flags mean, if they mean one.
+
+    Raises:
+        SettingsError: a flag speaks of a cluster that nothing asks for.
+    """
+    if arguments.kubernetes:
+        return Cluster(kubeconfig=arguments.kubeconfig, namespace=arguments.namespace)
+    given = {"--kubeconfig": arguments.kubeconfig, "--namespace": arguments.namespace}
+    faults = [
+        Fault(flag, str(value), "nothing without --kubernetes") for flag, value in given.items() if value
+    ]
+    if faults:
+        raise SettingsError("settings", faults)
+    return None
 
 
 def _salt_secret(path: Path | None) -> bytes | None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import watchfiles
 
@@ -62,6 +62,26 @@ class ConfigStatus:
 
     faults: tuple[Fault, ...]
     read_at: float
+
+
+class ConfigSource(Protocol):
+    """Where the live configuration comes from; what is live is never less than what was good last."""
+
+    @property
+    def config(self) -> Config:
+        """Return what is live."""
+
+    @property
+    def status(self) -> ConfigStatus:
+        """Return what is wrong, and when all was last known to be current."""
+
+    def load(self) -> None:
+        """
+        Begin, before the first request.
+
+        Raises:
+            PolicyError: there is nothing to begin with.
+        """
 
 
 class PolicyDirectory:

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.reader import is_dns_label
 
 
 class Credentials(StrEnum):
@@ -101,10 +102,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that `sternpost gateway` was told."""
+class Cluster:
+    """
+    The Kubernetes cluster that holds the policies, pools and kill switches.
 
-    policies: Path
+    Without a kubeconfig file the gateway is a pod of it; without a namespace it serves all of them.
+    """
+
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that `sternpost gateway` was told; the objects are in a directory or in a cluster."""
+
+    policies: Path | None = None
+    cluster: Cluster | None = None
     engines: tuple[str, ...]
     host: str = "127.0.0.1"
     port: int = 8080
@@ -131,14 +145,31 @@ def check_settings(settings: Settings) -> None:
         faults.append(Fault("--engine", "nothing", "at least one engine's URL"))
     if len(set(settings.engines)) != len(settings.engines):
         faults.append(Fault("--engine", "the same URL twice", "each engine once"))
-    if not settings.policies.is_dir():
-        faults.append(Fault("--policies", str(settings.policies), "an existing directory"))
+    faults += _place_faults(settings)
     if settings.kill_file is not None and not settings.kill_file.parent.is_dir():
         faults.append(Fault("--kill-file", str(settings.kill_file), "a file in an existing directory"))
     if settings.credentials is Credentials.REPLACE and settings.engine_key is None:
         faults.append(Fault("--credentials", "replace", "replace, together with --engine-key-file"))
     if faults:
         raise SettingsError("settings", faults)
+
+
+def _place_faults(settings: Settings) -> list[Fault]:
+    """Return what is wrong with where the objects are."""
+    policies, cluster = settings.policies, settings.cluster
+    if (policies is None) == (cluster is None):
+        found = "neither" if policies is None else "both"
+        return [Fault("--policies, --kubernetes", found, "exactly one of them")]
+    if policies is not None and not policies.is_dir():
+        return [Fault("--policies", str(policies), "an existing directory")]
+    if cluster is None:
+        return []
+    faults = []
+    if cluster.kubeconfig is not None and not cluster.kubeconfig.is_file():
+        faults.append(Fault("--kubeconfig", str(cluster.kubeconfig), "an existing file"))
+    if cluster.namespace is not None and not is_dns_label(cluster.namespace):
+        faults.append(Fault("--namespace", cluster.namespace, "a namespace's name (a DNS-1123 label)"))
+    return faults
 
 
 def url_fault(flag: str, url: str) -> Fault | None:

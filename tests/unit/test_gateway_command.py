@@ -11,7 +11,7 @@ import pytest
 from sternpost_core.errors import OperatingError, SettingsError
 from sternpost_gateway.command import COMMAND, settings_of
 from sternpost_gateway.server import open_socket
-from sternpost_gateway.settings import Credentials
+from sternpost_gateway.settings import Cluster, Credentials
 
 
 def parse(directory: Path, *flags: str) -> argparse.Namespace:
@@ -158,3 +158,41 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
             OperatingError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"
         ):
             open_socket(settings_of(parse(tmp_path, "--port", str(port))))
+
+
+def parse_bare(*flags: str) -> argparse.Namespace:
+    """Parse nothing but these flags."""
+    parser = argparse.ArgumentParser()
+    COMMAND.add_arguments(parser)
+    return parser.parse_args(list(flags))
+
+
+def test_a_cluster_takes_the_place_of_the_directory(tmp_path: Path) -> None:
+    """Without a kubeconfig the gateway is a pod; with one it may run anywhere."""
+    (tmp_path / "kubeconfig").write_text("")
+    flags = ("--engine", "http://engine:8000", "--kubernetes")
+    within = settings_of(parse_bare(*flags))
+    outside = settings_of(
+        parse_bare(*flags, "--kubeconfig", str(tmp_path / "kubeconfig"), "--namespace", "agents")
+    )
+
+    assert (None, Cluster()) == (within.policies, within.cluster)
+    assert Cluster(kubeconfig=tmp_path / "kubeconfig", namespace="agents") == outside.cluster
+
+
+@pytest.mark.parametrize(
+    ("flags", "fault"),
+    [
+        pytest.param((), "--policies, --kubernetes: neither", id="neither"),
+        pytest.param(("--kubernetes", "--policies", "."), "--policies, --kubernetes: both", id="both"),
+        pytest.param(
+            ("--kubernetes", "--kubeconfig", "/no/such/file"), "--kubeconfig: /no/such/file", id="no file"
+        ),
+        pytest.param(("--kubernetes", "--namespace", "No Such"), "--namespace: No Such", id="no namespace"),
+        pytest.param(("--policies", ".", "--namespace", "agents"), "--namespace: agents", id="no cluster"),
+    ],
+)
+def test_where_the_objects_are_must_be_one_place(flags: tuple[str, ...], fault: str) -> None:
+    """The fault names the flag, what it is, and what is allowed."""
+    with pytest.raises(SettingsError, match=fault):
+        settings_of(parse_bare("--engine", "http://engine:8000", *flags))

@@ -1,0 +1,214 @@
+"""
+A copy of one collection of the API server, kept by three means at once.
+
+A watch brings news within milliseconds. A poll every few seconds brings them when the watch is dead without
+knowing it. And each new watch begins with a list, so that what happened in between is not missed. Whatever
+arrives is merged by version: nothing older ever replaces something newer, and no failure, no empty answer and
+no half answer ever removes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import Final
+
+from sternpost_core.clock import Clock
+from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.errors import ClusterError, Expired
+from sternpost_gateway.cluster.resources import (
+    Event,
+    EventKind,
+    Key,
+    Listing,
+    Object,
+    Resource,
+    key_of,
+    version_of,
+)
+
+logger = logging.getLogger(__name__)
+
+POLL_SHARE: Final = 0.2
+"""By how much a poll comes early or late, so that many gateways do not ask in step."""
+
+ANSWER_SECONDS: Final = 1.0
+"""How long a poll may take: with a period of 5 s +-20%, a change is seen within 7 s of a dead watch."""
+
+LIST_SECONDS: Final = 10.0
+"""How long the list before a watch may take; it is read from etcd."""
+
+BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
+"""Between two attempts to watch; the last is used again and again, because giving up is no option."""
+
+CHECKS_MAX: Final = 64
+"""Objects whose absence is checked in one round; the rest wait for the next."""
+
+Store = Mapping[Key, Object]
+
+
+class Mirror:
+    """
+    Holds a collection; `on_change` is told after each change.
+
+    `objects` is replaced, never edited, so that whoever holds it holds one moment.
+    """
+
+    def __init__(
+        self,
+        resource: Resource,
+        api: ClusterApi,
+        clock: Clock,
+        chance: random.Random,
+        poll_seconds: float,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.resource = resource
+        self.objects: Store = {}
+        self.heard_at: float | None = None
+        self.error: ClusterError | None = None
+        self._version = -1
+        self._api = api
+        self._clock = clock
+        self._chance = chance
+        self._poll_seconds = poll_seconds
+        self._on_change = on_change
+
+    def restore(self, items: Iterable[Object]) -> None:
+        """Begin with what was known before a restart; it counts until the server says something newer."""
+        self.objects = {key_of(item): item for item in items}
+
+    async def run(self) -> None:
+        """Keep the copy fresh until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_watching())
+            group.create_task(self._keep_polling())
+
+    async def refresh(self, cached: bool = True, seconds: float = ANSWER_SECONDS) -> int:
+        """
+        List once; return the collection's version.
+
+        Raises:
+            ClusterError: the server could not be asked; the copy is as it was.
+        """
+        listing = await self._api.list(self.resource, cached, seconds)
+        self._heard()
+        if listing.version < self._version:
+            if cached:
+                # A server whose cache lags: what it lists may have been deleted since.
+                return listing.version
+            self._go_back(listing)
+        self._version = listing.version
+        self._take(merged(self.objects, listing))
+        for key in absent(self.objects, listing)[:CHECKS_MAX]:
+            if not await self._api.exists(self.resource, key, seconds):
+                self._take(without(self.objects, key, listing.version))
+        return listing.version
+
+    async def _keep_watching(self) -> None:
+        failures = 0
+        while True:
+            try:
+                version = await self.refresh(cached=False, seconds=LIST_SECONDS)
+                failures = 0
+                await self._watch(version)
+            except Expired:
+                # Listing again is all that it asks for.
+                failures = min(failures + 1, len(BACKOFF_SECONDS))
+            except ClusterError as error:
+                self._failed(error)
+                failures = min(failures + 1, len(BACKOFF_SECONDS))
+            await asyncio.sleep(self._pause(failures))
+
+    async def _watch(self, version: int) -> None:
+        async with aclosing(self._api.watch(self.resource, version)) as events:
+            async for event in events:
+                self._heard()
+                self._take(changed(self.objects, event))
+                self._version = max(self._version, version_of(event.item))
+
+    async def _keep_polling(self) -> None:
+        while True:
+            spread = self._poll_seconds * POLL_SHARE
+            await asyncio.sleep(self._poll_seconds + self._chance.uniform(-spread, spread))
+            try:
+                await self.refresh()
+            except ClusterError as error:
+                self._failed(error)
+
+    def _pause(self, failures: int) -> float:
+        if failures == 0:
+            # The server ended the watch as agreed.
+            return self._chance.uniform(0, BACKOFF_SECONDS[0])
+        return BACKOFF_SECONDS[failures - 1] * self._chance.uniform(1 - POLL_SHARE, 1 + POLL_SHARE)
+
+    def _go_back(self, listing: Listing) -> None:
+        """
+        Take over a consistent list that is older than what was known: etcd was restored from a backup.
+
+        Versions begin again at the backup's, so what is held must not count as newer any more.
+        """
+        logger.error("%s: the API server went back to version %d", self.resource, listing.version)
+        listed = {key_of(item): item for item in listing.items}
+        self._take({key: listed.get(key, item) for key, item in self.objects.items()})
+
+    def _take(self, store: Store) -> None:
+        if store is not self.objects:
+            self.objects = store
+            self._on_change()
+
+    def _heard(self) -> None:
+        if self.error is not None:
+            logger.info("%s: the API server answers again", self.resource)
+        self.error = None
+        self.heard_at = self._clock.monotonic()
+
+    def _failed(self, error: ClusterError) -> None:
+        if self.error is None or str(self.error) != str(error):
+            logger.warning("%s; what was known last stays", error)
+        self.error = error
+
+
+def merged(store: Store, listing: Listing) -> Store:
+    """Return the store with all that the listing has newer; the same one where that is nothing."""
+    newer = {
+        key_of(item): item for item in listing.items if version_of(item) > held_version(store, key_of(item))
+    }
+    return {**store, **newer} if newer else store
+
+
+def absent(store: Store, listing: Listing) -> list[Key]:
+    """
+    Return what a listing that is newer than the object does not hold.
+
+    Absence from a list is a hint, not a statement: a list may come from a server that has lost its data. The
+    caller asks for each object by name.
+    """
+    listed = {key_of(item) for item in listing.items}
+    return [key for key, item in store.items() if key not in listed and version_of(item) < listing.version]
+
+
+def without(store: Store, key: Key, version: int) -> Store:
+    """Return the store without an object, unless a newer one has taken its place."""
+    if held_version(store, key) >= version:
+        return store
+    return {known: item for known, item in store.items() if known != key}
+
+
+def changed(store: Store, event: Event) -> Store:
+    """Return the store after an event; the same one where the event is old news or a bookmark."""
+    key, version = key_of(event.item), version_of(event.item)
+    if event.kind is EventKind.BOOKMARK or version <= held_version(store, key):
+        return store
+    if event.kind is not EventKind.DELETED:
+        return {**store, key: event.item}
+    return without(store, key, version) if key in store else store
+
+
+def held_version(store: Store, key: Key) -> int:
+    """Return the version of an object that is held, -1 of one that is not."""
+    held = store.get(key)
+    return version_of(held) if held is not None else -1

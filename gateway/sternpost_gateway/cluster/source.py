@@ -1,0 +1,114 @@
+"""The configuration from the API server: three mirrors, settled into what goes live."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from sternpost_core.clock import Clock
+from sternpost_core.errors import Fault
+from sternpost_gateway.availability import missing_features
+from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.mirror import Mirror
+from sternpost_gateway.cluster.resources import POLICIES, POOLS, SWITCHES, Resource
+from sternpost_gateway.cluster.settle import Settled, Stores, settle
+from sternpost_gateway.cluster.snapshot import Snapshot
+from sternpost_gateway.config import Config, ConfigStatus
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS: Final = 5.0
+"""Between two polls of a collection: with answers within 1 s, no change is missed for more than 7 s."""
+
+SAVE_SECONDS: Final = 1.0
+"""Between looks whether the snapshot on disk is still what is known."""
+
+
+class ClusterConfig:
+    """Holds the live configuration; `on_config` is told about each new one, before anybody can see it."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        clock: Clock,
+        chance: random.Random,
+        namespace: str | None,
+        state: Path | None,
+        on_config: Callable[[Config], None],
+    ) -> None:
+        self.config = Config()
+        self._on_config = on_config
+        self._settled = Settled()
+        self._snapshot = Snapshot(state)
+        self._started = clock.monotonic()
+
+        def mirror(resource: Resource) -> Mirror:
+            scoped = replace(resource, namespace=namespace)
+            return Mirror(scoped, api, clock, chance, POLL_SECONDS, self._settle)
+
+        self._policies, self._pools, self._switches = mirror(POLICIES), mirror(POOLS), mirror(SWITCHES)
+
+    @property
+    def mirrors(self) -> tuple[Mirror, ...]:
+        """Return the mirrors of all collections."""
+        return (self._policies, self._pools, self._switches)
+
+    @property
+    def status(self) -> ConfigStatus:
+        """Return what a person asks: faults of objects and of the server, and when all was heard of last."""
+        unheard = [
+            Fault(mirror.resource.plural, str(mirror.error), "an API server that answers")
+            for mirror in self.mirrors
+            if mirror.error is not None
+        ]
+        heard = [mirror.heard_at for mirror in self.mirrors]
+        read_at = min(self._started if at is None else at for at in heard)
+        return ConfigStatus((*self._settled.faults, *unheard), read_at)
+
+    def load(self) -> None:
+        """Begin with what was known before a restart; the API server is not needed for it."""
+        kept = self._snapshot.load()
+        for mirror in self.mirrors:
+            mirror.restore(kept.get(mirror.resource.plural, ()))
+        self._settle()
+
+    async def watch(self) -> None:
+        """Keep up with the API server; runs until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for mirror in self.mirrors:
+                group.create_task(mirror.run())
+            group.create_task(self._keep_saved())
+
+    def _settle(self) -> None:
+        stores = Stores(self._policies.objects, self._pools.objects, self._switches.objects)
+        settled = settle(stores, self._settled)
+        for fault in settled.faults:
+            if fault not in self._settled.faults:
+                logger.error("refused, the last good form stays live: %s", fault)
+        if settled.config != self.config:
+            self._go_live(settled.config)
+        self._settled = settled
+
+    def _go_live(self, config: Config) -> None:
+        self._on_config(config)
+        known = set(self.config.policies.policies)
+        self.config = config
+        names = ", ".join(policy.full_name for policy in config.policies.policies) or "none"
+        logger.info("policies live: %s", names)
+        for policy in config.policies.policies:
+            if policy not in known:
+                for note in missing_features(policy):
+                    logger.warning("policy %s: %s", policy.full_name, note)
+
+    async def _keep_saved(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        self._snapshot.save({mirror.resource.plural: mirror.objects.values() for mirror in self.mirrors})
