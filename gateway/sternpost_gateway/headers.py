@@ -120,15 +120,33 @@ def _authorization(headers: Headers, credentials: Credentials, engine_key: str |
     return []
 
 
+def accepts_coding(headers: Headers, coding: str) -> bool:
+    """Say whether a client takes answers in a coding; one that does not say takes any."""
+    values = [value.decode("latin-1") for name, value in headers if name == b"accept-encoding"]
+    if not values:
+        return True
+    weights = _weights(",".join(values))
+    aliases = {coding, "gzip"} if coding == "x-gzip" else {coding}
+    named = [weights[name] for name in aliases if name in weights]
+    weight = named[0] if named else weights.get("*", "0")
+    return ZERO_WEIGHT.fullmatch(weight) is None
+
+
 def _allows_identity(accept_encoding: str) -> bool:
     """
     Say whether an Accept-Encoding header allows an uncompressed answer.
 
     It always does, unless `identity` or, without `identity` being named, `*` has the weight 0.
     """
+    weights = _weights(accept_encoding)
+    weight = weights.get("identity", weights.get("*", "1"))
+    return ZERO_WEIGHT.fullmatch(weight) is None
+
+
+def _weights(accept_encoding: str) -> dict[str, str]:
+    """Return the weight of each coding that an Accept-Encoding header names."""
     weights: dict[str, str] = {}
     for item in accept_encoding.lower().split(","):
         coding, _, parameters = item.partition(";")
-        weights[coding.strip()] = parameters.strip().removeprefix("q=").strip()
-    weight = weights.get("identity", weights.get("*", "1"))
-    return ZERO_WEIGHT.fullmatch(weight) is None
+        weights[coding.strip()] = parameters.strip().removeprefix("q=").strip() or "1"
+    return weights

@@ -200,7 +200,7 @@ class Kills:
         }
 
     def _latched_level(self, source: Source, policy: str) -> KillLevel:
-        latches = (self._latches.get((source, key)) for key in {policy, EVERYONE})
+        latches = (self._latches.get((source, key)) for key in (policy, EVERYONE))
         return effective_level(latch.level for latch in latches if latch is not None)
 
     def _raise_epochs(self, before: KillTable, levels: Mapping[str, KillLevel]) -> None:

@@ -25,12 +25,14 @@ from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, compose
+from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.errors import (
     ClientGone,
     Disconnected,
     FirstByteTimeout,
     GatewayError,
     Overloaded,
+    UpstreamCut,
     UpstreamError,
     answer_of,
 )
@@ -153,6 +155,7 @@ class Pipeline:
             composed, response = await self._reach(client, planned, stack)
             # After the end this keeps the connection; before it, it tells the engine that nobody waits.
             stack.callback(response.close)
+            response = acceptable(response, planned.identified.received.headers)
             relayed = await relay.run(composed, response, self._policy_headers(composed))
             self._finish(composed, relayed)
 
@@ -193,7 +196,7 @@ class Pipeline:
 
     def _note_failure(self, composed: Composed, error: UpstreamError) -> None:
         engine = composed.engine
-        if isinstance(error, Disconnected):
+        if isinstance(error, Disconnected | UpstreamCut):
             self._recorder.disconnected(composed)
         logger.warning("engine %s: %s", engine.url, error)
         if self._parts.fleet.failed(engine):
@@ -201,8 +204,8 @@ class Pipeline:
             self._parts.metrics.engines_ready.set(len(self._parts.fleet.ready_views()))
 
     def _may_retry(self, planned: Planned, error: UpstreamError, tried: list[Engine]) -> bool:
-        """Allow a retry of a connection failure if the body is at hand and there is an engine to try."""
-        if isinstance(error, FirstByteTimeout) or len(tried) >= ATTEMPTS_MAX:
+        """Allow a retry if no byte has come, the body is at hand and there is an engine to try."""
+        if isinstance(error, FirstByteTimeout | UpstreamCut) or len(tried) >= ATTEMPTS_MAX:
             return False
         received = planned.identified.received
         others = [view for view in self._parts.fleet.ready_views() if view.engine not in tried]

@@ -76,6 +76,7 @@ class Upstream(Protocol):
             ConnectFailed: no connection could be opened.
             Disconnected: the connection ended before the first byte of an answer.
             FirstByteTimeout: no answer began in time.
+            UpstreamCut: the answer ended within its headers, or is not HTTP.
         """
 
     async def close(self) -> None:
@@ -169,5 +170,12 @@ def _mapped() -> Iterator[None]:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise ConnectFailed("the engine cannot be reached") from error
+    except aiohttp.ClientResponseError as error:
+        raise UpstreamCut("the engine's answer is not HTTP") from error
+    except aiohttp.ServerDisconnectedError as error:
+        if not isinstance(error.message, str):
+            # The client hands over what it had read of the answer's head: it had begun.
+            raise UpstreamCut("the engine's answer ended within its headers") from error
+        raise Disconnected("the engine ended the connection before it answered") from error
     except (aiohttp.ClientError, ConnectionError) as error:
         raise Disconnected("the engine ended the connection before it answered") from error

@@ -30,7 +30,7 @@ class Reply:
     An answer: the body's pieces are written one by one.
 
     With `framing` "chunked" or "length" the body is framed so; "close" ends it by closing. `cut` closes the
-    connection before the body's proper end.
+    connection before the body's proper end. `begun`, if given, is all that is written before that.
     """
 
     status: int = 200
@@ -40,6 +40,7 @@ class Reply:
     delay_seconds: float = 0.0
     first_delay_seconds: float = 0.0
     cut: bool = False
+    begun: bytes | None = None
 
 
 class Drop(Exception):
@@ -51,10 +52,15 @@ Handler = Callable[[Seen], Awaitable[Reply]]
 
 @dataclass(slots=True)
 class FakeServer:
-    """Serves on a loopback port; `aborts` counts clients that left before the end of their answer."""
+    """
+    Serves on a loopback port; `aborts` counts clients that left before the end of their answer.
+
+    A connection without a request for `idle_seconds` is closed, if they are given.
+    """
 
     handler: Handler
     port: int = 0
+    idle_seconds: float | None = None
     seen: list[Seen] = field(default_factory=list)
     aborts: int = 0
     connections: int = 0
@@ -96,7 +102,11 @@ class FakeServer:
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Serve one request; return whether the connection stays."""
-        seen = await read_request(reader)
+        try:
+            async with asyncio.timeout(self.idle_seconds):
+                seen = await read_request(reader)
+        except TimeoutError:
+            return False
         if seen is None:
             return False
         self.seen.append(seen)
@@ -121,14 +131,14 @@ class FakeServer:
         except Drop:
             return False
         await asyncio.sleep(reply.first_delay_seconds)
-        writer.write(head_of(reply))
+        writer.write(head_of(reply) if reply.begun is None else reply.begun)
         await writer.drain()
         for index, piece in enumerate(reply.pieces if seen.method != "HEAD" else ()):
             if index:
                 await asyncio.sleep(reply.delay_seconds)
             writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if reply.framing == "chunked" else piece)
             await writer.drain()
-        if reply.cut:
+        if reply.cut or reply.begun is not None:
             # Let what was written arrive before the connection goes.
             await asyncio.sleep(0.05)
             return False
