@@ -172,7 +172,7 @@ def _config_source(
         try:
             await cluster.watch()
         finally:
-            await api.close()
+            await api.aclose()
 
     return cluster, keep_current
 

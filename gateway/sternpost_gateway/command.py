@@ -10,9 +10,10 @@ from typing import Final
 
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
+from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
-from sternpost_gateway.settings import Cluster, Credentials, Limits, Settings, Timeouts, check_settings
+from sternpost_gateway.settings import Credentials, Limits, Settings, Timeouts, check_settings
 
 PORT_MAX: Final = 65535
 
@@ -69,7 +70,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """
     settings = Settings(
         policies=arguments.policies,
-        cluster=_cluster(arguments),
+        cluster=cluster_of(arguments),
         engines=tuple(arguments.engine),
         host=arguments.host,
         port=arguments.port,
@@ -129,20 +130,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of YAML files with CachePolicy objects; edits go live within a second",
     )
-    parser.add_argument(
-        "--kubernetes",
-        action="store_true",
-        help="take the objects from the Kubernetes API server instead of a directory",
-    )
-    parser.add_argument(
-        "--kubeconfig",
-        type=Path,
-        metavar="FILE",
-        help="the cluster and the credentials for --kubernetes (default: those of the pod that this runs in)",
-    )
-    parser.add_argument(
-        "--namespace", metavar="NAME", help="the only namespace whose objects count (default: all)"
-    )
+    add_cluster_arguments(parser, "take the objects from the Kubernetes API server instead of a directory")
     parser.add_argument(
         "--engine",
         action="append",
@@ -231,24 +219,6 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             "--drain-seconds", "SECONDS", positive, timeouts.drain_seconds, "for requests in flight to finish"
         ),
     )
-
-
-def _cluster(arguments: argparse.Namespace) -> Cluster | None:
-    """
-    Return the cluster that the flags mean, if they mean one.
-
-    Raises:
-        SettingsError: a flag speaks of a cluster that nothing asks for.
-    """
-    if arguments.kubernetes:
-        return Cluster(kubeconfig=arguments.kubeconfig, namespace=arguments.namespace)
-    given = {"--kubeconfig": arguments.kubeconfig, "--namespace": arguments.namespace}
-    faults = [
-        Fault(flag, str(value), "nothing without --kubernetes") for flag, value in given.items() if value
-    ]
-    if faults:
-        raise SettingsError("settings", faults)
-    return None
 
 
 def _salt_secret(path: Path | None) -> bytes | None:

@@ -8,6 +8,7 @@ import datetime
 import getpass
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,9 +20,13 @@ from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.kill import LEVEL_FORMS, REASON_LENGTH_MAX, KillLevel, level_named
 from sternpost_core.reader import is_full_name
-from sternpost_gateway.kill_client import KillClient, Outcome, Wanted
+from sternpost_gateway.cluster.api import KubernetesApi
+from sternpost_gateway.cluster.errors import ClusterError
+from sternpost_gateway.cluster.kill_object import gateway_urls, write_switch
+from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
+from sternpost_gateway.kill_client import KillClient, Outcome, Wanted, one_line
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_text
-from sternpost_gateway.settings import url_fault
+from sternpost_gateway.settings import Cluster, url_fault
 
 GATEWAY_DEFAULT: Final = "http://127.0.0.1:8080"
 
@@ -31,18 +36,34 @@ GATEWAYS_MAX: Final = 256
 ANSWER_SECONDS: Final = 5.0
 """How long one gateway may take: it answers from memory and one write to disk."""
 
+ARRIVAL_SECONDS: Final = 7.0
+"""How long a level may take from the API server to a gateway whose watch is dead; then it is told straight."""
+
 STATUS: Final = "status"
 HEADINGS: Final = ("GATEWAY", "ANSWERED", "AFTER", "LEVEL", "DETAIL")
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the command line asks for: a level to set, or None to look only."""
+    """
+    What the command line asks for: a level to set, or None to look only.
+
+    With a cluster, the level goes to its API server first, and gateways that are not named are found there.
+    """
 
     gateways: tuple[str, ...]
     token: str
     policy: str | None
     wanted: Wanted | None
+    cluster: Cluster | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of an order: what each gateway answered, and what there is to say before that."""
+
+    outcomes: Sequence[Outcome]
+    notes: tuple[str, ...]
 
 
 class KillCommand:
@@ -71,15 +92,16 @@ class KillCommand:
         parser.add_argument(
             "--token-file", type=Path, required=True, metavar="FILE", help="the gateways' admin token"
         )
+        add_cluster_arguments(parser, "set the level at the API server first, and find the gateways there")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Ask all gateways at once; the status is 0 only if each did all that it was asked for."""
-        outcomes = asyncio.run(ask(order_of(arguments)))
-        sys.stdout.writelines(f"{line}\n" for line in table(outcomes))
-        incomplete = [outcome for outcome in outcomes if not outcome.complete]
+        result = asyncio.run(carry_out(order_of(arguments)))
+        sys.stdout.writelines(f"{line}\n" for line in [*result.notes, *table(result.outcomes)])
+        incomplete = [outcome for outcome in result.outcomes if not outcome.complete]
         if incomplete:
-            print(f"{len(incomplete)} of {len(outcomes)} gateways failed", file=sys.stderr)
-        return EXIT_FAILED if incomplete else 0
+            print(f"{len(incomplete)} of {len(result.outcomes)} gateways failed", file=sys.stderr)
+        return EXIT_FAILED if incomplete or not result.outcomes else 0
 
 
 COMMAND: Final = KillCommand()
@@ -102,7 +124,9 @@ def order_of(arguments: argparse.Namespace) -> Order:
         SettingsError: with every fault.
         OperatingError: the token file cannot be read.
     """
-    gateways = tuple(dict.fromkeys(arguments.gateway or [GATEWAY_DEFAULT]))
+    cluster = cluster_of(arguments)
+    named = arguments.gateway or ([] if cluster else [GATEWAY_DEFAULT])
+    gateways = tuple(dict.fromkeys(named))
     policy = None if arguments.all else arguments.policy
     reason = _signed(arguments.reason)
     faults = [*_gateway_faults(gateways), *_text_faults(policy, reason)]
@@ -111,15 +135,47 @@ def order_of(arguments: argparse.Namespace) -> Order:
     token = secret_text("--token-file", arguments.token_file, TOKEN_LENGTH_MIN)
     assert token is not None, "the flag is required"
     wanted = None if arguments.level is None else Wanted(arguments.level, policy, reason)
-    return Order(gateways, token, policy, wanted)
+    return Order(gateways, token, policy, wanted, cluster)
 
 
-async def ask(order: Order) -> list[Outcome]:
+async def carry_out(order: Order) -> Result:
     """Carry out an order; no environment variable about proxies is believed."""
     headers = {"authorization": f"Bearer {order.token}"}
     async with httpx.AsyncClient(headers=headers, timeout=None, trust_env=False) as client:
         kills = KillClient(client, SystemClock(), ANSWER_SECONDS)
-        return await kills.ask(order.gateways, order.wanted, order.policy)
+        if order.cluster is None:
+            return Result(await kills.ask(order.gateways, order.wanted, order.policy), ())
+        async with aclosing(KubernetesApi(order.cluster.kubeconfig)) as api:
+            return await _through_cluster(order, order.cluster, api, kills)
+
+
+async def _through_cluster(order: Order, cluster: Cluster, api: KubernetesApi, kills: KillClient) -> Result:
+    """Have the API server say it, wait until it has arrived, and tell the gateways where it has not."""
+    written, notes = None, []
+    if order.wanted is not None:
+        written = await write_switch(api, order.wanted.level, order.policy, order.wanted.reason)
+        notes.append(f"API server: CacheKillSwitch {written.name}: {one_line(written.detail)}")
+    gateways = order.gateways
+    if not gateways:
+        gateways, note = await _found(api, cluster)
+        notes += [note] if note else []
+    if order.wanted is None or written is None or not written.ok or order.wanted.level is KillLevel.NONE:
+        # Taking a level back also takes back what an earlier call has set straight at a gateway.
+        return Result(await kills.ask(gateways, order.wanted, order.policy), tuple(notes))
+    outcomes = await kills.arrive(gateways, order.wanted, ARRIVAL_SECONDS)
+    missed = [outcome.gateway for outcome in outcomes if not outcome.complete]
+    told = {outcome.gateway: outcome for outcome in await kills.ask(missed, order.wanted, order.policy)}
+    return Result([told.get(outcome.gateway, outcome) for outcome in outcomes], tuple(notes))
+
+
+async def _found(api: KubernetesApi, cluster: Cluster) -> tuple[tuple[str, ...], str]:
+    try:
+        urls = await gateway_urls(api, cluster.namespace)
+    except ClusterError as error:
+        return (), f"no gateway is known: {one_line(str(error))}; name them with --gateway"
+    return tuple(
+        urls[:GATEWAYS_MAX]
+    ), "" if urls else "no gateway runs in the cluster; name them with --gateway"
 
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:

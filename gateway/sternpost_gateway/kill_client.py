@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import httpx
@@ -20,6 +20,9 @@ from sternpost_gateway.admin import KILL_PATH
 
 DETAIL_LENGTH_MAX: Final = 200
 """How much of a gateway's own words is shown."""
+
+ARRIVAL_PERIOD_SECONDS: Final = 0.1
+"""Between two questions whether a level has arrived."""
 
 LEVEL_NAMES: Final = frozenset(level.value for level in KillLevel)
 
@@ -72,6 +75,26 @@ class KillClient:
         """
         return list(await asyncio.gather(*(self._ask_one(gateway, wanted, policy) for gateway in gateways)))
 
+    async def arrive(self, gateways: Sequence[str], wanted: Wanted, seconds_max: float) -> list[Outcome]:
+        """
+        Wait until a level that somebody else has set counts at each gateway, for `seconds_max` at most.
+
+        An outcome is incomplete where it has not arrived.
+        """
+        return list(
+            await asyncio.gather(*(self._arrive_at(gateway, wanted, seconds_max) for gateway in gateways))
+        )
+
+    async def _arrive_at(self, gateway: str, wanted: Wanted, seconds_max: float) -> Outcome:
+        begun = self._clock.monotonic()
+        while True:
+            outcome = await self._ask_one(gateway, None, wanted.policy)
+            waited = self._clock.monotonic() - begun
+            arrived = outcome.complete and _counts(outcome.level, wanted.level)
+            if arrived or waited >= seconds_max:
+                return replace(outcome, seconds=waited, complete=arrived)
+            await asyncio.sleep(ARRIVAL_PERIOD_SECONDS)
+
     async def _ask_one(self, gateway: str, wanted: Wanted | None, policy: str | None) -> Outcome:
         begun = self._clock.monotonic()
         level, detail, complete = None, "", False
@@ -96,6 +119,11 @@ class KillClient:
         if wanted is None:
             return await self._client.get(url)
         return await self._client.post(url, json=wanted.to_mapping())
+
+
+def _counts(found: str | None, wanted: KillLevel) -> bool:
+    """Say whether a level counts where `found` does."""
+    return found in LEVEL_NAMES and KillLevel(found) >= wanted
 
 
 def one_line(text: str) -> str:

@@ -35,7 +35,7 @@ async def api_for(directory: Path, answer: Answer) -> AsyncIterator[KubernetesAp
         try:
             yield api
         finally:
-            await api.close()
+            await api.aclose()
 
 
 def config_for(server: str) -> dict[str, Any]:
@@ -117,7 +117,7 @@ async def test_nobody_at_the_address_is_an_error(tmp_path: Path) -> None:
     api = KubernetesApi(tmp_path / "kubeconfig")
     with pytest.raises(ClusterError, match="cannot be asked for cachepolicies"):
         await api.list(POLICIES, cached=False, seconds=2)
-    await api.close()
+    await api.aclose()
 
 
 @pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n"], ids=["empty", "broken", "bare"])
@@ -127,7 +127,7 @@ async def test_a_kubeconfig_of_no_use_is_an_error(tmp_path: Path, text: str) -> 
     api = KubernetesApi(tmp_path / "kubeconfig")
     with pytest.raises(ClusterError, match="no way to the API server"):
         await api.list(POLICIES, cached=False, seconds=2)
-    await api.close()
+    await api.aclose()
 
 
 async def test_a_watch_yields_events_in_whatever_pieces_they_come(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED, apply_environment
 from sternpost_core.errors import SettingsError
 from sternpost_core.kill import KillLevel
@@ -326,3 +327,19 @@ def test_table_tells_when_each_answered() -> None:
         "http://a     22:13:20.250Z  12 ms  NewEpoch  -",
         "http://long  no             12 ms  unknown   no answer",
     ] == table([answered, missing])
+
+
+async def test_a_level_that_arrives_by_itself_is_waited_for(tmp_path: Path) -> None:
+    """What a gateway learns from elsewhere is seen there, and the wait is told."""
+    async with gateways(tmp_path) as (one, two), httpx.AsyncClient(trust_env=False) as client:
+        client.headers["authorization"] = f"Bearer {ADMIN_TOKEN}"
+        kills = KillClient(client, SystemClock(), 2.0)
+        wanted = Wanted(KillLevel.NO_SUFFIX_READS, None, "drill")
+        waiting = asyncio.create_task(kills.arrive([one.url, two.url], wanted, 0.6))
+        await asyncio.sleep(0.2)
+        await kills.ask([one.url], Wanted(KillLevel.NEW_EPOCH, None, "drill"))
+        outcomes = await waiting
+
+    assert [True, False] == [outcome.complete for outcome in outcomes]
+    assert ["NewEpoch", "None"] == [outcome.level for outcome in outcomes]
+    assert outcomes[0].seconds < 0.6 <= outcomes[1].seconds

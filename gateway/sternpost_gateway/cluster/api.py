@@ -22,7 +22,7 @@ from kubernetes.aio.config import (
 )
 
 from sternpost_gateway.cluster.errors import ClusterError, Denied, Expired, NotServed
-from sternpost_gateway.cluster.resources import Event, EventKind, Key, Listing, Resource, version_of
+from sternpost_gateway.cluster.resources import Event, EventKind, Key, Listing, Object, Resource, version_of
 
 CONNECT_SECONDS: Final = 2.0
 """To reach the API server; a wait for longer than this is an outage."""
@@ -41,6 +41,12 @@ LINE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of a listing, and of one event: an object in etcd is smaller than 2 MiB."""
 
 REASON_LENGTH_MAX: Final = 200
+
+APPLY_TYPE: Final = "application/apply-patch+yaml"
+"""The content type of a server-side apply; JSON is YAML."""
+
+FIELD_MANAGER: Final = "sternpost"
+"""Whose fields the server says that they are."""
 
 CONFIG_ERRORS: Final = (
     ConfigException,
@@ -77,7 +83,7 @@ class KubernetesApi:
         self._kubeconfig = kubeconfig
         self._client: kube.ApiClient | None = None
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Close all connections."""
         if self._client is not None:
             await self._client.close()
@@ -117,13 +123,36 @@ class KubernetesApi:
         timeout = aiohttp.ClientTimeout(seconds)
         response = await self._get(resource, "get", path, {}, timeout, allowed=404)
         async with response:
-            if response.status == 200:
-                return True
             body = await _json(response, resource)
-        details = body.get("details") or {}
-        if body.get("reason") == "NotFound" and details.get("name") == key.name:
-            return False
-        raise ClusterError(f"the API server does not say whether {resource} {key} exists")
+        return not _is_absent(response, body, resource, key)
+
+    async def apply(self, resource: Resource, key: Key, item: Object, seconds: float) -> Object:
+        """
+        Create an object, or take over the fields that `item` holds (server-side apply); return all of it.
+
+        Raises:
+            ClusterError: it is not as asked for, as far as is known.
+        """
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        path = resource.object_path(key)
+        timeout = aiohttp.ClientTimeout(seconds)
+        response = await self._ask("PATCH", resource, "patch", path, query, timeout, allowed=201, body=item)
+        async with response:
+            return await _json(response, resource)
+
+    async def delete(self, resource: Resource, key: Key, seconds: float) -> bool:
+        """
+        Delete an object; False if there was none.
+
+        Raises:
+            ClusterError: it is still there, as far as is known.
+        """
+        timeout = aiohttp.ClientTimeout(seconds)
+        path = resource.object_path(key)
+        response = await self._ask("DELETE", resource, "delete", path, {}, timeout, allowed=404)
+        async with response:
+            body = await _json(response, resource)
+        return not _is_absent(response, body, resource, key)
 
     async def _get(
         self,
@@ -134,13 +163,28 @@ class KubernetesApi:
         timeout: aiohttp.ClientTimeout,
         allowed: int = 200,
     ) -> aiohttp.ClientResponse:
+        return await self._ask("GET", resource, verb, path, query, timeout, allowed)
+
+    async def _ask(
+        self,
+        method: str,
+        resource: Resource,
+        verb: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout: aiohttp.ClientTimeout,
+        allowed: int = 200,
+        body: Object | None = None,
+    ) -> aiohttp.ClientResponse:
         client = await self._connected()
+        headers = {"Accept": "application/json"} | ({"Content-Type": APPLY_TYPE} if body is not None else {})
         try:
             asked = await client.param_serialize(
-                "GET",
+                method,
                 path,
                 query_params=list(query.items()),
-                header_params={"Accept": "application/json"},
+                header_params=headers,
+                body=body,
                 auth_settings=["BearerToken"],
             )
             answer = await client.call_api(*asked, _request_timeout=timeout)
@@ -168,6 +212,23 @@ class KubernetesApi:
 
 def _selector(resource: Resource) -> dict[str, str]:
     return {"labelSelector": resource.labels} if resource.labels else {}
+
+
+def _is_absent(
+    response: aiohttp.ClientResponse, body: Mapping[str, Any], resource: Resource, key: Key
+) -> bool:
+    """
+    Say whether the server says that this very object is not there.
+
+    Raises:
+        ClusterError: it says that something is not there, but not what.
+    """
+    if response.status != 404:
+        return False
+    details = body.get("details") or {}
+    if body.get("reason") == "NotFound" and details.get("name") == key.name:
+        return True
+    raise ClusterError(f"the API server does not say whether {resource} {key} exists")
 
 
 async def _json(response: aiohttp.ClientResponse, resource: Resource) -> dict[str, Any]:

@@ -1,0 +1,47 @@
+"""Reading pods: which can serve, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sternpost_gateway.cluster.resources import Object
+
+READY: Final = "Ready"
+"""The condition of a pod whose readiness probes all pass."""
+
+
+def is_ready(pod: Object) -> bool:
+    """Say whether a pod is ready for new requests: its probes pass, and nobody has asked it to end."""
+    conditions = _objects(_below(pod, "status").get("conditions"))
+    terminating = bool(_below(pod, "metadata").get("deletionTimestamp"))
+    passes = any(item.get("type") == READY and item.get("status") == "True" for item in conditions)
+    return passes and not terminating
+
+
+def pod_address(pod: Object, port_name: str, port: int) -> str | None:
+    """
+    Return HOST:PORT of a pod, None while it has no address.
+
+    The port is the one that a container names `port_name`, else `port`.
+    """
+    host = _below(pod, "status").get("podIP")
+    if not isinstance(host, str) or not host:
+        return None
+    named = (item.get("containerPort") for item in _ports(pod) if item.get("name") == port_name)
+    number = next((value for value in named if isinstance(value, int)), port)
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _ports(pod: Object) -> Iterator[Mapping[str, Any]]:
+    for container in _objects(_below(pod, "spec").get("containers")):
+        yield from _objects(container.get("ports"))
+
+
+def _below(item: Object, key: str) -> Mapping[str, Any]:
+    value = item.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
