@@ -37,7 +37,7 @@ ANSWER_SECONDS: Final = 5.0
 """How long one gateway may take: it answers from memory and one write to disk."""
 
 ARRIVAL_SECONDS: Final = 7.0
-"""How long a level may take from the API server to a gateway whose watch is dead; then it is told straight."""
+"""How long a level may take from the API server to a gateway whose watch is dead; then we tell it."""
 
 STATUS: Final = "status"
 HEADINGS: Final = ("GATEWAY", "ANSWERED", "AFTER", "LEVEL", "DETAIL")
