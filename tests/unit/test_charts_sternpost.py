@@ -1,0 +1,223 @@
+"""The Helm chart renders, by real Helm, for every kind of values, and refuses values that mean nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import pytest
+import yaml
+
+CHART = Path(__file__).parents[2] / "charts" / "sternpost"
+
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "one namespace": {"namespace": "agents"},
+    "own secrets": {
+        "gateway": {
+            "adminToken": {"existingSecret": "admin", "key": "t"},
+            "saltKey": {"existingSecret": "salt", "key": "s"},
+        }
+    },
+    "replaced credentials": {
+        "gateway": {"credentials": "replace", "engineKey": {"existingSecret": "vllm", "key": "key"}}
+    },
+    "static engines": {"gateway": {"engines": ["http://vllm-0:8000", "http://vllm-1:8000"]}},
+    "autoscaling": {"gateway": {"autoscaling": {"enabled": True}}},
+    "no disruption budget": {"gateway": {"podDisruptionBudget": {"enabled": False}}},
+    "ingress": {
+        "gateway": {
+            "ingress": {
+                "enabled": True,
+                "className": "nginx",
+                "hosts": [{"host": "llm.example", "tlsSecret": "tls"}],
+            }
+        }
+    },
+    "ingress without TLS": {"gateway": {"ingress": {"enabled": True, "hosts": [{"host": "llm.example"}]}}},
+    "route": {
+        "gateway": {
+            "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": ["llm.example"]}
+        }
+    },
+    "placement": {
+        "gateway": {
+            "nodeSelector": {"pool": "cpu"},
+            "tolerations": [{"key": "cpu", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "high",
+            "podAnnotations": {"a": "b"},
+            "env": [{"name": "STERNPOST_IDLE_SECONDS", "value": "60"}],
+        },
+        "imagePullSecrets": [{"name": "pull"}],
+    },
+    "no operator": {"operator": {"enabled": False}},
+    "policies": {
+        "networkPolicy": {
+            "enabled": True,
+            "clients": [{"namespaceSelector": {}}],
+            "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+        }
+    },
+    "open policies": {"networkPolicy": {"enabled": True}},
+    "monitoring": {
+        "monitoring": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True},
+            "dashboards": {"enabled": True, "annotations": {"folder": "Sternpost"}},
+        }
+    },
+}
+
+ALL = [pytest.param(values, id=name) for name, values in COMBINATIONS.items()]
+
+
+def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the chart renders to."""
+    rendered = helm.Chart.load(CHART).render(values, name="sp", namespace="serving")
+    return [item for path, text in rendered.items() if path.endswith(".yaml") for item in _documents(text)]
+
+
+def _documents(text: str) -> Iterator[dict[str, Any]]:
+    yield from (item for item in yaml.safe_load_all(text) if item)
+
+
+def pods(rendered: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the specs of all pods that would run."""
+    templates = [item["spec"]["template"]["spec"] for item in rendered if item["kind"] == "Deployment"]
+    return templates + [item["spec"] for item in rendered if item["kind"] == "Pod"]
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_lint_has_no_complaint(values: dict[str, Any]) -> None:
+    """Neither errors nor warnings; the only remark is that there is no icon."""
+    messages = helm.lint(CHART, values, strict=True)["messages"]
+
+    assert ["icon is recommended"] == [message["error"] for message in messages]
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_every_object_is_named_and_labelled(values: dict[str, Any]) -> None:
+    """Each object can be found by the release, and no two have one name."""
+    rendered = objects(values)
+    identities = [(item["kind"], item["metadata"]["name"]) for item in rendered]
+
+    assert len(set(identities)) == len(identities)
+    assert {"sp"} == {item["metadata"]["labels"]["app.kubernetes.io/instance"] for item in rendered}
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_pods_meet_the_restricted_standard(values: dict[str, Any]) -> None:
+    """What Kubernetes' restricted pod security standard asks for, and a read-only root on top."""
+    for pod in pods(objects(values)):
+        assert (True, "RuntimeDefault") == (
+            pod["securityContext"]["runAsNonRoot"],
+            pod["securityContext"]["seccompProfile"]["type"],
+        )
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert (False, True, ["ALL"]) == (
+                security["allowPrivilegeEscalation"],
+                security["readOnlyRootFilesystem"],
+                security["capabilities"]["drop"],
+            )
+
+
+@pytest.mark.parametrize("values", ALL)
+def test_every_volume_is_mounted_and_every_mount_has_its_volume(values: dict[str, Any]) -> None:
+    """A mount without a volume is refused by the cluster only when it is too late."""
+    for pod in pods(objects(values)):
+        volumes = {volume["name"] for volume in pod.get("volumes", ())}
+        mounts = {mount["name"] for item in pod["containers"] for mount in item.get("volumeMounts", ())}
+        assert volumes == mounts
+
+
+def test_a_gateway_may_only_read() -> None:
+    """Whoever takes over a gateway can change nothing in the cluster."""
+    rules = [
+        rule
+        for item in objects({"namespace": "agents"}) + objects({})
+        if item["kind"] in ("ClusterRole", "Role")
+        and item["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"
+        for rule in item["rules"]
+    ]
+
+    assert {"get", "list", "watch"} == {verb for rule in rules for verb in rule["verbs"]}
+    assert {"pods", "cachepolicies", "enginepools", "cachekillswitches"} == {
+        resource for rule in rules for resource in rule["resources"]
+    }
+
+
+def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> None:
+    """The cluster role shrinks to what is cluster-scoped."""
+    roles = {
+        item["kind"]: item
+        for item in objects({"namespace": "agents"})
+        if item["metadata"]["labels"].get("app.kubernetes.io/component") == "gateway"
+    }
+
+    assert [["cachekillswitches"]] == [rule["resources"] for rule in roles["ClusterRole"]["rules"]]
+    assert "agents" == roles["Role"]["metadata"]["namespace"]
+
+
+def test_draining_fits_into_the_grace_period() -> None:
+    """Kubernetes must not kill a gateway whose streams may still finish."""
+    rendered = objects({"gateway": {"drain": {"delaySeconds": 7, "seconds": 100}}})
+    gateway = next(pod for pod in pods(rendered) if pod["containers"][0]["name"] == "gateway")
+
+    assert gateway["terminationGracePeriodSeconds"] > 107
+
+
+def test_only_engine_paths_leave_the_cluster() -> None:
+    """The kill endpoint and the metrics are not for the internet."""
+    rendered = objects(COMBINATIONS["ingress"]) + objects(COMBINATIONS["route"])
+    ingress = next(item for item in rendered if item["kind"] == "Ingress")
+    route = next(item for item in rendered if item["kind"] == "HTTPRoute")
+
+    assert ["/v1/"] == [path["path"] for path in ingress["spec"]["rules"][0]["http"]["paths"]]
+    assert "/v1/" == route["spec"]["rules"][0]["matches"][0]["path"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param({"gatway": {}}, "gatway", id="unknown key"),
+        pytest.param({"gateway": {"replicas": "two"}}, "replicas", id="wrong type"),
+        pytest.param({"gateway": {"replicas": -1}}, "replicas", id="out of range"),
+        pytest.param({"gateway": {"credentials": "Forward"}}, "credentials", id="not of the list"),
+        pytest.param({"gateway": {"credentials": "replace"}}, "existingSecret", id="replace without a key"),
+        pytest.param({"gateway": {"engines": ["vllm:8000"]}}, "engines", id="no URL"),
+        pytest.param({"gateway": {"ingress": {"enabled": True}}}, "hosts", id="ingress without a host"),
+        pytest.param(
+            {"gateway": {"httpRoute": {"enabled": True}}}, "parentRefs", id="route without a parent"
+        ),
+        pytest.param({"namespace": "No Such"}, "namespace", id="no namespace name"),
+        pytest.param({"monitoring": {"serviceMonitor": {"interval": "often"}}}, "interval", id="no duration"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_by_name(values: dict[str, Any], said: str) -> None:
+    """The error names the key."""
+    with pytest.raises(helm.HelmError, match=said):
+        objects(values)
+
+
+def test_every_default_is_in_the_schema() -> None:
+    """The values file and the schema speak of the same keys."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    assert [] == list(_unknown(values, schema, ""))
+
+
+def _unknown(values: dict[str, Any], schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield the keys that only one of the two knows."""
+    known = schema.get("properties")
+    if known is None:
+        return
+    yield from (f"{path}.{key}" for key in set(values) ^ (set(known) - {"global"}) if path != ".tests")
+    for key in set(values) & set(known):
+        if isinstance(values[key], dict) and known[key]["type"] == "object":
+            yield from _unknown(values[key], known[key], f"{path}.{key}")
