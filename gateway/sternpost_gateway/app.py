@@ -32,7 +32,7 @@ from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
-from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kill_signals import kill_signals
@@ -40,7 +40,7 @@ from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
-from sternpost_gateway.route import LeastLoaded, TailAffinity
+from sternpost_gateway.routing import make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
@@ -89,6 +89,7 @@ def create_app(
         kill_file.load()
     engines = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
+    routing = make_routing(engines, tails, clock, chance)
     api = EngineApi(control, settings.timeouts)
     parts = Parts(
         settings=settings,
@@ -97,15 +98,14 @@ def create_app(
         policies=lambda: source.config.policies,
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
-        fleet=Fleet(engines, tails.forget_engine),
+        fleet=routing.fleet,
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
         trips=Trips(engines, clock, settings.state, _on_trip(metrics)),
         builder=TailBuilder(api, tails, metrics),
         versions=Versions(settings.state),
-        affinity=TailAffinity(chance),
-        least_loaded=LeastLoaded(chance),
+        router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
     )

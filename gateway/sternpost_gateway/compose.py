@@ -65,7 +65,10 @@ def compose(planned: Planned, engine: Engine, info: Info, tails: Tails, *, tripp
     document = planned.segmented.canonicalized.document
     if document is None:
         return Composed(planned=planned, engine=engine, outlook=outlook, body=None, metering=Metering.NONE)
-    metering = _metering(document) if outlook.hint else Metering.NONE
+    metering = _metering(document)
+    if outlook.hint is None and metering is Metering.FILTER:
+        # Only what was asked for is read: a body that needs no hint is not edited for the sake of statistics.
+        metering = Metering.NONE
     fields = _fields(planned, outlook.hint)
     edits = in_order(planned.edits, _field_edits(planned, document, fields, metering))
     body = apply(document.body, edits)

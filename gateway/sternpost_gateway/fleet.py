@@ -58,32 +58,72 @@ class View:
     ready: bool
     in_flight: int
     info: Info
+    uncached_tokens: float = 0.0
+
+
+@dataclass(slots=True)
+class Flight:
+    """One request on an engine: `uncached_tokens` of its prompt are still to be computed there."""
+
+    uncached_tokens: float
+    _record: _Record
+
+    def computed(self) -> None:
+        """Note that the engine has computed the prompt."""
+        self._record.uncached_tokens -= self.uncached_tokens
+        self.uncached_tokens = 0.0
 
 
 @dataclass(slots=True)
 class _Record:
     ready: bool = False
     in_flight: int = 0
+    uncached_tokens: float = 0.0
     failures: int = 0
     info: Info = UNKNOWN
 
 
 class Fleet:
-    """All engines of the pool. `on_batch` is told whenever an engine turns out to have started anew."""
+    """
+    All engines of the pool.
 
-    def __init__(self, engines: Sequence[Engine], on_batch: Callable[[Engine], None]) -> None:
+    `on_batch` is told whenever an engine turns out to have started anew, `on_ready` when one becomes ready,
+    `on_gone` when one leaves the pool. What is said about an engine that is gone goes nowhere.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        on_batch: Callable[[Engine], None],
+        *,
+        on_ready: Callable[[Engine], None] = lambda engine: None,
+        on_gone: Callable[[Engine], None] = lambda engine: None,
+    ) -> None:
         self._records = {engine: _Record() for engine in engines}
         self._on_batch = on_batch
+        self._on_ready = on_ready
+        self._on_gone = on_gone
 
     @property
     def engines(self) -> tuple[Engine, ...]:
         """Return all engines, ready or not."""
         return tuple(self._records)
 
+    def set_engines(self, engines: Sequence[Engine]) -> tuple[tuple[Engine, ...], tuple[Engine, ...]]:
+        """Take the pool as it is now; return which engines have come, and which have gone."""
+        come = tuple(engine for engine in dict.fromkeys(engines) if engine not in self._records)
+        gone = tuple(engine for engine in self._records if engine not in set(engines))
+        for engine in come:
+            self._records[engine] = _Record()
+        for engine in gone:
+            del self._records[engine]
+            self._on_gone(engine)
+        return come, gone
+
     def views(self) -> tuple[View, ...]:
         """Return what is believed about every engine."""
         return tuple(
-            View(engine, record.ready, record.in_flight, record.info)
+            View(engine, record.ready, record.in_flight, record.info, record.uncached_tokens)
             for engine, record in self._records.items()
         )
 
@@ -93,29 +133,32 @@ class Fleet:
 
     def info(self, engine: Engine) -> Info:
         """Return what the engine said about itself last."""
-        return self._records[engine].info
+        return self._record(engine).info
 
     def is_ready(self, engine: Engine) -> bool:
         """Say whether the engine may get requests."""
-        return self._records[engine].ready
+        return self._record(engine).ready
 
     @contextmanager
-    def flight(self, engine: Engine) -> Iterator[None]:
-        """Count one request as in flight on an engine."""
-        record = self._records[engine]
+    def flight(self, engine: Engine, uncached_tokens: float = 0.0) -> Iterator[Flight]:
+        """Count one request as in flight on an engine, and its uncached tokens until they are computed."""
+        record = self._record(engine)
+        flight = Flight(uncached_tokens, record)
         record.in_flight += 1
+        record.uncached_tokens += uncached_tokens
         try:
-            yield
+            yield flight
         finally:
+            flight.computed()
             record.in_flight -= 1
 
     def answered(self, engine: Engine) -> None:
         """Note that an engine answered a request, whatever it said."""
-        self._records[engine].failures = 0
+        self._record(engine).failures = 0
 
     def failed(self, engine: Engine) -> bool:
         """Note a connection failure; return whether the engine has become not ready by it."""
-        record = self._records[engine]
+        record = self._record(engine)
         record.failures += 1
         if not record.ready or record.failures < FAILURES_MAX:
             return False
@@ -124,15 +167,17 @@ class Fleet:
 
     def probed(self, engine: Engine, healthy: bool) -> bool:
         """Note a probe's outcome; return whether the engine's readiness has changed by it."""
-        record = self._records[engine]
+        record = self._record(engine)
         changed = record.ready is not healthy
         record.ready = healthy
         record.failures = 0 if healthy else record.failures
+        if changed and healthy:
+            self._on_ready(engine)
         return changed
 
     def learned(self, engine: Engine, info: Info) -> bool:
         """Take what an engine says about itself; return whether that is news."""
-        record = self._records[engine]
+        record = self._record(engine)
         news = (record.info.plugin, record.info.batch) != (info.plugin, info.batch)
         started_anew = record.info.batch != info.batch
         record.info = info
@@ -142,9 +187,12 @@ class Fleet:
 
     def reported(self, engine: Engine, batch: str) -> bool:
         """Take the batch id of a report; return whether it is another than was known."""
-        record = self._records[engine]
+        record = self._record(engine)
         if not batch or batch == record.info.batch:
             return False
         record.info = replace(record.info, batch=batch)
         self._on_batch(engine)
         return True
+
+    def _record(self, engine: Engine) -> _Record:
+        return self._records.get(engine) or _Record()

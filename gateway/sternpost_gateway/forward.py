@@ -37,7 +37,7 @@ class Forward:
             received.request_id,
             self._credentials,
             self._engine_key,
-            identity=composed.metering is not Metering.NONE,
+            identity=composed.outlook.hint is not None and composed.metering is not Metering.NONE,
         )
         if composed.body is not None:
             return UpstreamRequest(

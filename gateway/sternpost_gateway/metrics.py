@@ -107,6 +107,12 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+        self.ejections = Counter(
+            "sternpost_gateway_ejections_total",
+            "Times that an engine got nothing for a while because its answers failed.",
+            ["engine"],
+            registry=registry,
+        )
         self.retries = Counter(
             "sternpost_gateway_retries_total", "Requests sent a second time.", registry=registry
         )

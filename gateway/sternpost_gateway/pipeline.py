@@ -37,7 +37,7 @@ from sternpost_gateway.errors import (
     answer_of,
 )
 from sternpost_gateway.findings import Findings
-from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.fleet import Engine, Fleet, Flight
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.headers import request_id_of
 from sternpost_gateway.identify import Identified, identify
@@ -45,12 +45,12 @@ from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.plan import Planned, plan
 from sternpost_gateway.receive import Received, is_inspected, receive
-from sternpost_gateway.record import CLIENT_GONE, Recorder, policy_label
+from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
 from sternpost_gateway.relay import Relay, Relayed
-from sternpost_gateway.route import Candidate, Strategy, require_candidates
+from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
-from sternpost_gateway.tails import Tails, TailState
+from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamResponse
@@ -58,6 +58,10 @@ from sternpost_gateway.versions import Versions
 from sternpost_gateway.volatile import VolatileLines
 
 logger = logging.getLogger(__name__)
+
+CLIENT_ERRORS: Final = 400
+SERVER_ERRORS: Final = 500
+"""Where the statuses of requests that an engine refuses begin, and those of its own failures."""
 
 ATTEMPTS_MAX: Final = 2
 """How often a request is sent: a second time only while no byte of an answer has come."""
@@ -80,10 +84,20 @@ class Parts:
     trips: Trips
     builder: TailBuilder
     versions: Versions
-    affinity: Strategy
-    least_loaded: Strategy
+    router: Router
     forward: Forward
     metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A request that an engine has begun to answer; `at` is when it was sent, in monotonic seconds."""
+
+    composed: Composed
+    routed: Routed
+    flight: Flight
+    at: float
+    response: UpstreamResponse
 
 
 class Pipeline:
@@ -150,16 +164,23 @@ class Pipeline:
 
     async def _send_and_relay(self, client: Client, planned: Planned) -> None:
         parts = self._parts
-        relay = Relay(client, parts.settings.limits, parts.clock.monotonic)
         with ExitStack() as stack:
-            composed, response = await self._reach(client, planned, stack)
+            sent = await self._reach(client, planned, stack)
             # After the end this keeps the connection; before it, it tells the engine that nobody waits.
-            stack.callback(response.close)
-            response = acceptable(response, planned.identified.received.headers)
-            relayed = await relay.run(composed, response, self._policy_headers(composed))
-            self._finish(composed, relayed)
+            stack.callback(sent.response.close)
+            response = acceptable(sent.response, planned.identified.received.headers)
+            relay = Relay(client, parts.settings.limits, parts.clock.monotonic, lambda: self._began(sent))
+            relayed = await relay.run(sent.composed, response, self._policy_headers(sent.composed))
+            self._finish(sent, relayed)
 
-    def _finish(self, composed: Composed, relayed: Relayed) -> None:
+    def _began(self, sent: Sent) -> None:
+        """Note the first byte of an answer: the engine has computed the prompt, unless it is an error."""
+        sent.flight.computed()
+        if sent.response.status < CLIENT_ERRORS:
+            self._parts.router.began(sent.routed)
+
+    def _finish(self, sent: Sent, relayed: Relayed) -> None:
+        composed = sent.composed
         if relayed.cut:
             logger.warning(
                 "request %s: %s cut its answer",
@@ -167,79 +188,78 @@ class Pipeline:
                 composed.engine.url,
             )
         self._recorder.answered(composed, relayed)
+        if relayed.cut or relayed.status >= SERVER_ERRORS:
+            self._note_ejection(sent.routed)
+        elif relayed.status >= CLIENT_ERRORS:
+            self._parts.router.refused(sent.routed)
+        else:
+            self._parts.router.succeeded(sent.routed, lesson_of(relayed, sent.at))
 
-    async def _reach(
-        self, client: Client, planned: Planned, stack: ExitStack
-    ) -> tuple[Composed, UpstreamResponse]:
+    async def _reach(self, client: Client, planned: Planned, stack: ExitStack) -> Sent:
         """Send the request until an engine answers: twice at most, and the second time within the budget."""
         parts = self._parts
         tried: list[Engine] = []
         while True:
-            composed = self._compose(planned, tried)
-            tried.append(composed.engine)
-            flight = stack.enter_context(ExitStack())
-            flight.enter_context(parts.fleet.flight(composed.engine))
+            routed = self._route(planned, tried)
+            tried.append(routed.engine)
+            landing = stack.enter_context(ExitStack())
+            flight = landing.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
+            composed = self._compose(planned, routed.engine)
             try:
+                sent_at = parts.clock.monotonic()
                 response = await parts.forward.send(composed, client)
             except UpstreamError as error:
-                flight.close()
+                landing.close()
                 if client.upload_error is not None:
                     raise client.upload_error from None
-                self._note_failure(composed, error)
+                self._note_failure(composed, routed, error)
                 if not self._may_retry(planned, error, tried):
                     raise
                 stack.enter_context(parts.admission.retry())
                 parts.metrics.retries.inc()
             else:
                 parts.fleet.answered(composed.engine)
-                return composed, response
+                return Sent(composed=composed, routed=routed, flight=flight, at=sent_at, response=response)
 
-    def _note_failure(self, composed: Composed, error: UpstreamError) -> None:
+    def _note_failure(self, composed: Composed, routed: Routed, error: UpstreamError) -> None:
         engine = composed.engine
         if isinstance(error, Disconnected | UpstreamCut):
             self._recorder.disconnected(composed)
         logger.warning("engine %s: %s", engine.url, error)
-        if self._parts.fleet.failed(engine):
+        self._note_ejection(routed)
+        if not isinstance(error, FirstByteTimeout) and self._parts.fleet.failed(engine):
             logger.error("engine %s is not ready: too many failures in a row", engine.url)
             self._parts.metrics.engines_ready.set(len(self._parts.fleet.ready_views()))
+
+    def _note_ejection(self, routed: Routed) -> None:
+        if self._parts.router.failed(routed):
+            self._parts.metrics.ejections.labels(routed.engine.url).inc()
 
     def _may_retry(self, planned: Planned, error: UpstreamError, tried: list[Engine]) -> bool:
         """Allow a retry if no byte has come, the body is at hand and there is an engine to try."""
         if isinstance(error, FirstByteTimeout | UpstreamCut) or len(tried) >= ATTEMPTS_MAX:
             return False
         received = planned.identified.received
-        others = [view for view in self._parts.fleet.ready_views() if view.engine not in tried]
+        others = [view for view in self._parts.router.views() if view.engine not in tried]
         has_target = bool(others) or (
             isinstance(error, Disconnected) and self._parts.fleet.is_ready(tried[-1])
         )
         return not received.has_body and has_target and self._parts.admission.may_retry()
 
-    def _compose(self, planned: Planned, tried: list[Engine]) -> Composed:
-        """Choose an engine, preferably one not tried yet, and make the body for it."""
+    def _route(self, planned: Planned, tried: list[Engine]) -> Routed:
+        """Choose an engine, and let it count there at once, so that what comes next knows of it."""
+        routed = self._parts.router.route(planned, tried)
+        self._parts.router.sent(routed)
+        self._parts.metrics.affinity.labels(routed.affinity.value).inc()
+        return routed
+
+    def _compose(self, planned: Planned, engine: Engine) -> Composed:
+        """Make the body for an engine, and have built there what it lacks."""
         parts = self._parts
-        views = parts.fleet.ready_views()
-        fresh = [view for view in views if view.engine not in tried] or views
-        wish = planned.wish
-        candidates = [
-            Candidate(
-                view.engine,
-                view.in_flight,
-                wish is not None and parts.tails.state(view.engine, wish.key) is TailState.BUILT,
-            )
-            for view in fresh
-        ]
-        strategy = parts.least_loaded if planned.conversation is None else parts.affinity
-        choice = strategy.choose(require_candidates(candidates), planned.conversation)
-        parts.metrics.affinity.labels(choice.affinity.value).inc()
-        composed = compose(
-            planned,
-            choice.engine,
-            parts.fleet.info(choice.engine),
-            parts.tails,
-            tripped=parts.trips.is_tripped(choice.engine),
-        )
+        info, tripped = parts.fleet.info(engine), parts.trips.is_tripped(engine)
+        composed = compose(planned, engine, info, parts.tails, tripped=tripped)
         if composed.outlook.wanted is not None:
-            parts.builder.want(choice.engine, composed.outlook.wanted)
+            parts.builder.want(engine, composed.outlook.wanted)
         return composed
 
     def _policy_headers(self, composed: Composed) -> list[tuple[bytes, bytes]]:

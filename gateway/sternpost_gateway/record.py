@@ -12,9 +12,11 @@ from sternpost_core.hint import Operation, Reason, Report
 from sternpost_gateway.compose import Composed
 from sternpost_gateway.engine_api import report_of
 from sternpost_gateway.fleet import Fleet
+from sternpost_gateway.meter import Usage
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.relay import Relayed
+from sternpost_gateway.router import Lesson
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 
@@ -84,6 +86,28 @@ class Recorder:
         tokens.labels(policy, "computed").inc(report.computed_tokens)
 
 
+def lesson_of(relayed: Relayed, sent_at: float) -> Lesson:
+    """Return what an answer says about its engine; `sent_at` is when it was asked, in monotonic seconds."""
+    began = relayed.first_byte if relayed.is_stream else None
+    return Lesson(
+        first_token_seconds=None if began is None else began - sent_at,
+        report=report_of(relayed.usage),
+        cached_tokens=cached_tokens_of(relayed.usage),
+        prompt_tokens=_count_of(relayed.usage, "prompt_tokens"),
+    )
+
+
+def cached_tokens_of(usage: Usage | None) -> int | None:
+    """Return how many prompt tokens any engine's usage says were cached, None if it does not say."""
+    details = usage.get("prompt_tokens_details") if usage else None
+    return _count_of(details, "cached_tokens") if isinstance(details, dict) else None
+
+
+def _count_of(mapping: Usage | None, name: str) -> int | None:
+    found = mapping.get(name) if mapping else None
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
+
 def asks_to_read(composed: Composed) -> bool:
     """Say whether the engine was asked for a suffix read."""
     hint = composed.outlook.hint
@@ -108,9 +132,6 @@ def _path(report: Report | None, relayed: Relayed) -> str:
     """Say what the engine reused: `suffix`, `prefix` or nothing (`exact`); `unknown` if it did not say."""
     if report is not None:
         return "suffix" if report.suffix_tokens else "prefix" if report.prefix_tokens else "exact"
-    usage = relayed.usage
-    if usage is None:
+    if relayed.usage is None:
         return "unknown"
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return "prefix" if isinstance(cached, int) and cached > 0 else "exact"
+    return "prefix" if cached_tokens_of(relayed.usage) else "exact"

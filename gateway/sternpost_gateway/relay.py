@@ -36,12 +36,19 @@ class Relayed:
 
 
 class Relay:
-    """Relays one answer; `monotonic` tells the time of its first byte."""
+    """Relays one answer; `monotonic` tells the time of its first byte, and `on_first_byte` is told then."""
 
-    def __init__(self, client: Client, limits: Limits, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        limits: Limits,
+        monotonic: Callable[[], float],
+        on_first_byte: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client = client
         self._limits = limits
         self._monotonic = monotonic
+        self._on_first_byte = on_first_byte
         self._first_byte: float | None = None
 
     async def run(
@@ -79,6 +86,7 @@ class Relay:
         while chunk := await response.read():
             if self._first_byte is None:
                 self._first_byte = self._monotonic()
+                self._on_first_byte()
             relayed += len(chunk)
             if relayed == length:
                 # The last piece is known by the declared length, and goes out together with the end.

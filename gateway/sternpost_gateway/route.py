@@ -24,22 +24,63 @@ BOUND_FACTOR: Final = 1.25
 BOUND_MARGIN: Final = 2
 """... and more than so many above it: at small numbers the factor alone would be crossed by chance."""
 
+REUSE_TOKENS_MIN: Final = 64
+REUSE_SHARE_MIN: Final = 0.02
+"""Less reuse than this, in tokens and as a share of the prompt, is none: load then decides alone."""
+
+DECODE_TOKENS: Final = 64.0
+"""A request in flight delays a prefill about as much as so many uncached tokens in front of it would."""
+
+TIE_TOKENS: Final = 128.0
+"""Costs that differ by the prefill of fewer tokens are equal: predictions are no better than one block."""
+
+CHOICES: Final = 2
+"""Of how many engines a miss gets the least loaded (Mitzenmacher, The Power of Two Choices)."""
+
 
 class Affinity(StrEnum):
     """How a choice came about; the values are metric labels."""
 
     HELD = "held"
     SPILLED = "spilled"
+    MISSED = "missed"
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An engine that may get the request, its requests in flight, and whether it holds the request's tail."""
+    """
+    An engine that may get the request.
+
+    `reuse_tokens` of the prompt it is predicted to hold; `uncached_tokens` are in flight on it;
+    `prefill_rate` is in tokens per second; `weight` is under 1 while the engine is starting slowly.
+    """
 
     engine: Engine
     in_flight: int
-    holds_tail: bool = False
+    reuse_tokens: float = 0.0
+    uncached_tokens: float = 0.0
+    prefill_rate: float = 1.0
+    weight: float = 1.0
+
+    @property
+    def load(self) -> float:
+        """Return how long a request without a prompt of its own would take to begin, in seconds."""
+        ahead = self.uncached_tokens + DECODE_TOKENS * (self.in_flight + 1)
+        return ahead / self.prefill_rate / self.weight
+
+    def cost(self, prompt_tokens: float) -> float:
+        """Return the predicted time to first token and the load of decoding, in seconds."""
+        own = max(0.0, prompt_tokens - self.reuse_tokens)
+        return self.load + own / self.prefill_rate / self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is known of a request: its conversation key, None if it has none, and its prompt's tokens."""
+
+    key: str | None
+    prompt_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +94,8 @@ class Choice:
 class Strategy(Protocol):
     """A way to choose."""
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
-        """Choose among at least one candidate; `key` is the conversation key, None if there is none."""
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
+        """Choose among at least one candidate."""
 
 
 class RoundRobin:
@@ -63,7 +104,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turn = itertools.count()
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
         """Choose the next in turn."""
         return Choice(candidates[next(self._turn) % len(candidates)].engine, Affinity.NONE)
 
@@ -74,46 +115,62 @@ class LeastLoaded:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
         """Choose the less loaded of two."""
-        pair = candidates if len(candidates) <= 2 else self._chance.sample(candidates, 2)
-        least = min(pair, key=lambda candidate: (candidate.in_flight, self._chance.random()))
+        pair = candidates if len(candidates) <= CHOICES else self._chance.sample(candidates, CHOICES)
+        least = min(pair, key=lambda candidate: (_crowd(candidate), self._chance.random()))
         return Choice(least.engine, Affinity.NONE)
 
 
 class Rendezvous:
     """The engine that the conversation key ranks highest, the same at every gateway, however loaded it is."""
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
         """Choose by rank; without a key every request is its own conversation, and the first is chosen."""
-        best = max(candidates, key=lambda candidate: rendezvous_rank(key or "", candidate.engine.url))
+        best = max(candidates, key=lambda candidate: rendezvous_rank(demand.key or "", candidate.engine.url))
         return Choice(best.engine, Affinity.HELD)
 
 
-class TailAffinity:
+class LeastCost:
     """
-    An engine that holds the tail before one that does not, among equals the one of the highest rank.
+    The engine that is predicted to answer first, by what it holds of the prompt and what it has to do.
 
-    An engine over the bound is passed over; when all preferred ones are, the least loaded gets the request,
-    and so it comes to hold the tail, too.
+    An engine over the bound is passed over. Where no engine holds anything worth mentioning, the two engines
+    of the highest rendezvous rank are the two choices that a miss gets the least loaded of: so gateways that
+    know nothing of each other send a conversation to one of the same two.
     """
 
     def __init__(self, chance: random.Random) -> None:
-        self._spill = LeastLoaded(chance)
+        self._least_loaded = LeastLoaded(chance)
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
-        """Choose the best engine under the bound."""
-        if key is None or len(candidates) == 1:
-            return self._spill.choose(candidates, key)
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
+        """Choose the engine of the least cost under the bound."""
+        if demand.key is None:
+            return self._least_loaded.choose(candidates, demand)
         mean = sum(candidate.in_flight for candidate in candidates) / len(candidates)
-        best = max(
-            candidates,
-            key=lambda candidate: (candidate.holds_tail, rendezvous_rank(key, candidate.engine.url)),
-        )
-        if not is_over_bound(best.in_flight, mean):
-            return Choice(best.engine, Affinity.HELD)
-        under = [candidate for candidate in candidates if not is_over_bound(candidate.in_flight, mean)]
-        return Choice(self._spill.choose(under, key).engine, Affinity.SPILLED)
+        allowed = [candidate for candidate in candidates if not is_over_bound(candidate.in_flight, mean)]
+        most = max(candidate.reuse_tokens for candidate in candidates)
+        if most < max(REUSE_TOKENS_MIN, REUSE_SHARE_MIN * demand.prompt_tokens):
+            return Choice(self._missed(allowed, demand.key).engine, Affinity.MISSED)
+        chosen = cheapest(allowed, demand)
+        is_held = chosen.reuse_tokens >= most - TIE_TOKENS
+        return Choice(chosen.engine, Affinity.HELD if is_held else Affinity.SPILLED)
+
+    def _missed(self, candidates: Sequence[Candidate], key: str) -> Candidate:
+        by_rank = sorted(candidates, key=lambda candidate: -rendezvous_rank(key, candidate.engine.url))
+        return min(by_rank[:CHOICES], key=lambda candidate: candidate.load)
+
+
+def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:
+    """Return the candidate of the least cost; of those that are about equal, the one of the highest rank."""
+    costs = [candidate.cost(demand.prompt_tokens) for candidate in candidates]
+    least = min(costs)
+    equal = [
+        candidate
+        for candidate, cost in zip(candidates, costs, strict=True)
+        if cost <= least + TIE_TOKENS / candidate.prefill_rate
+    ]
+    return max(equal, key=lambda candidate: rendezvous_rank(demand.key or "", candidate.engine.url))
 
 
 def is_over_bound(in_flight: int, mean: float) -> bool:
@@ -136,3 +193,8 @@ def require_candidates(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     if not candidates:
         raise NoEngine("no engine is ready")
     return candidates
+
+
+def _crowd(candidate: Candidate) -> float:
+    """Return the requests in flight, this one included, against what the engine is to get of all."""
+    return (candidate.in_flight + 1) / candidate.weight

@@ -77,3 +77,34 @@ def test_plugin_that_appears_is_news() -> None:
     fleet.learned(ENGINE, info("", Plugin.ABSENT))
 
     assert fleet.learned(ENGINE, info("b1"))
+
+
+def test_uncached_tokens_count_until_they_are_computed() -> None:
+    """A prompt loads its engine until the answer begins, or fails."""
+    fleet, _ = make_fleet()
+    with fleet.flight(ENGINE, 500.0) as first, fleet.flight(ENGINE, 300.0):
+        both = fleet.views()[0].uncached_tokens
+        first.computed()
+        first.computed()
+        assert (800.0, 300.0) == (both, fleet.views()[0].uncached_tokens)
+
+    assert 0.0 == fleet.views()[0].uncached_tokens
+
+
+def test_pool_changes_while_requests_are_in_flight() -> None:
+    """Who stays keeps what is known of it; what was in flight on an engine that is gone ends in peace."""
+    gone: list[Engine] = []
+    ready: list[Engine] = []
+    fleet = Fleet([ENGINE, OTHER], lambda engine: None, on_ready=ready.append, on_gone=gone.append)
+    third = Engine("http://third")
+    for engine in fleet.engines:
+        fleet.probed(engine, True)
+    with fleet.flight(OTHER, 100.0), fleet.flight(ENGINE):
+        changes = fleet.set_engines([third, ENGINE, third])
+        fleet.failed(OTHER)
+        assert [(ENGINE, True, 1), (third, False, 0)] == [
+            (view.engine, view.ready, view.in_flight) for view in fleet.views()
+        ]
+
+    assert (((third,), (OTHER,)), [OTHER], [ENGINE, OTHER]) == (changes, gone, ready)
+    assert not fleet.is_ready(OTHER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
@@ -16,7 +17,8 @@ from sternpost_fakes.gateway_parts import ENGINE, FakeUpstream, make_parts
 from sternpost_gateway.errors import ConnectFailed, FirstByteTimeout
 from sternpost_gateway.fleet import FAILURES_MAX
 from sternpost_gateway.pipeline import Parts, Pipeline
-from sternpost_gateway.route import Candidate, Choice
+from sternpost_gateway.route import Candidate, Choice, Demand, LeastLoaded
+from sternpost_gateway.router import Strategies
 
 SECRET_TEXT = "text of a user"
 BODY = json.dumps({"model": "qwen", "messages": [{"role": "user", "content": SECRET_TEXT}]}).encode()
@@ -37,9 +39,19 @@ def fail(*_: object) -> NoReturn:
 class FailingStrategy:
     """A strategy that is broken."""
 
-    def choose(self, candidates: Sequence[Candidate], key: str | None) -> Choice:
+    def choose(self, candidates: Sequence[Candidate], demand: Demand) -> Choice:
         """Fail."""
         fail()
+
+
+def fail_always(chance: random.Random) -> Strategies:
+    """Return strategies of which none works."""
+    return Strategies(affinity=FailingStrategy(), least_loaded=FailingStrategy())
+
+
+def fail_at_affinity(chance: random.Random) -> Strategies:
+    """Return strategies of which only the last resort works."""
+    return Strategies(affinity=FailingStrategy(), least_loaded=LeastLoaded(chance))
 
 
 async def test_failing_decision_passes_the_request_plainly(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,13 +69,20 @@ async def test_failing_decision_passes_the_request_plainly(caplog: pytest.LogCap
 async def test_failing_part_is_answered_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
     """An error of ours elsewhere is a 500 in OpenAI's shape, and frees what was held."""
     upstream, registry = FakeUpstream(), CollectorRegistry()
-    parts = make_parts(upstream, registry)
-    broken = replace(parts, affinity=FailingStrategy())
-    response = await post(broken)
+    parts = make_parts(upstream, registry, fail_always)
+    response = await post(parts)
 
     assert (500, "internal_error") == (response.status_code, response.json()["error"]["code"])
     assert SECRET_TEXT not in response.text + caplog.text
     assert (0, 0) == (parts.admission.in_flight, parts.admission.body_bytes)
+
+
+async def test_failing_score_is_least_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    """An error of ours while engines are scored costs affinity, no request, and tells no one the text."""
+    response = await post(make_parts(FakeUpstream(), CollectorRegistry(), fail_at_affinity))
+
+    assert (200, True) == (response.status_code, "scoring failed: KeyError" in caplog.text)
+    assert SECRET_TEXT not in caplog.text
 
 
 async def test_answer_is_closed_at_its_end() -> None:

@@ -9,47 +9,68 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sternpost_core.keys import rendezvous_rank
 from sternpost_gateway.errors import NoEngine
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.route import (
     Affinity,
     Candidate,
+    Demand,
+    LeastCost,
     LeastLoaded,
     Rendezvous,
     RoundRobin,
     Strategy,
-    TailAffinity,
     is_over_bound,
     require_candidates,
 )
 
 ENGINES = [Engine(f"http://engine-{number}") for number in range(4)]
+ANYONE = Demand(None)
+CHAT = Demand("key", 2000.0)
+RATE = 1000.0
 
 
-def candidates(*in_flight: int, holders: tuple[int, ...] = ()) -> list[Candidate]:
-    """Return candidates with these numbers of requests in flight."""
-    return [Candidate(ENGINES[index], count, index in holders) for index, count in enumerate(in_flight)]
+def candidates(*in_flight: int, reuse: dict[int, float] | None = None, **fields: float) -> list[Candidate]:
+    """Return candidates with these numbers of requests in flight, and what some of them hold."""
+    held = reuse or {}
+    return [
+        Candidate(ENGINES[index], count, held.get(index, 0.0), prefill_rate=RATE, **fields)
+        for index, count in enumerate(in_flight)
+    ]
 
 
 def strategies() -> list[Strategy]:
     """Return one of each strategy."""
     chance = random.Random(1)
-    return [RoundRobin(), LeastLoaded(chance), Rendezvous(), TailAffinity(chance)]
+    return [RoundRobin(), LeastLoaded(chance), Rendezvous(), LeastCost(chance)]
 
 
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.sampled_from([None, "key"]))
-def test_every_strategy_chooses_a_candidate(in_flight: list[int], key: str | None) -> None:
-    """Whatever the load, the choice is one of the candidates."""
-    offered = candidates(*in_flight)
+def least_cost() -> LeastCost:
+    """Return the strategy of a gateway."""
+    return LeastCost(random.Random(1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.floats(0, 3000)), min_size=1, max_size=4),
+    st.sampled_from([None, "key"]),
+)
+def test_every_strategy_chooses_a_candidate(offers: list[tuple[int, float]], key: str | None) -> None:
+    """Whatever load and reuse, the choice is one of the candidates."""
+    offered = candidates(
+        *(in_flight for in_flight, _ in offers),
+        reuse={index: tokens for index, (_, tokens) in enumerate(offers)},
+    )
 
     for strategy in strategies():
-        assert strategy.choose(offered, key).engine in [candidate.engine for candidate in offered]
+        chosen = strategy.choose(offered, Demand(key, 2000.0)).engine
+        assert chosen in [candidate.engine for candidate in offered]
 
 
 def test_round_robin_takes_turns() -> None:
     """Each engine gets every n-th request."""
     strategy = RoundRobin()
-    chosen = [strategy.choose(candidates(0, 9), None).engine for _ in range(4)]
+    chosen = [strategy.choose(candidates(0, 9), ANYONE).engine for _ in range(4)]
 
     assert [ENGINES[0], ENGINES[1], ENGINES[0], ENGINES[1]] == chosen
 
@@ -58,40 +79,55 @@ def test_least_loaded_of_two_never_takes_the_worse() -> None:
     """Of two engines the less loaded one gets the request."""
     strategy = LeastLoaded(random.Random(3))
 
-    assert {ENGINES[1]} == {strategy.choose(candidates(3, 1), None).engine for _ in range(50)}
+    assert {ENGINES[1]} == {strategy.choose(candidates(3, 1), ANYONE).engine for _ in range(50)}
 
 
 def test_least_loaded_spreads_over_equals() -> None:
     """Of equally loaded engines all get their share."""
     strategy = LeastLoaded(random.Random(3))
-    counts = Counter(strategy.choose(candidates(0, 0, 0, 0), None).engine for _ in range(400))
+    counts = Counter(strategy.choose(candidates(0, 0, 0, 0), ANYONE).engine for _ in range(400))
 
     assert all(count > 50 for count in counts.values()) and len(counts) == 4
 
 
 def test_rendezvous_depends_on_the_key_alone() -> None:
     """Two gateways choose alike, in any order of the candidates and at any load."""
-    ours = Rendezvous().choose(candidates(0, 0, 0, 0), "conversation").engine
-    theirs = Rendezvous().choose(list(reversed(candidates(9, 5, 7, 2))), "conversation").engine
+    ours = Rendezvous().choose(candidates(0, 0, 0, 0), CHAT).engine
+    theirs = Rendezvous().choose(list(reversed(candidates(9, 5, 7, 2))), CHAT).engine
 
     assert ours == theirs
 
 
-def test_affinity_prefers_the_holder() -> None:
-    """An engine that holds the tail goes before the key's own."""
-    chosen = {
-        TailAffinity(random.Random(1)).choose(candidates(1, 1, 1, holders=(2,)), f"key-{number}").engine
-        for number in range(20)
-    }
+def test_reuse_decides_where_load_is_equal() -> None:
+    """Whatever the key, the engine that holds most of the prompt gets the request."""
+    offered = candidates(1, 1, 1, reuse={1: 500.0, 2: 1500.0})
+    choices = {least_cost().choose(offered, Demand(f"key-{number}", 2000.0)) for number in range(20)}
 
-    assert {ENGINES[2]} == chosen
+    assert [(ENGINES[2], Affinity.HELD)] == [(choice.engine, choice.affinity) for choice in choices]
 
 
-def test_affinity_keeps_a_conversation_together() -> None:
-    """Without a holder, one key goes to one engine, and many keys go to all."""
-    strategy = TailAffinity(random.Random(1))
+def test_waiting_prefills_count_against_reuse() -> None:
+    """An engine that has more to compute first than it would spare is left alone."""
+    busy = Candidate(ENGINES[0], 1, 1500.0, uncached_tokens=4000.0, prefill_rate=RATE)
+    idle = Candidate(ENGINES[1], 1, 0.0, uncached_tokens=0.0, prefill_rate=RATE)
+    choice = least_cost().choose([busy, idle], CHAT)
+
+    assert (ENGINES[1], Affinity.SPILLED) == (choice.engine, choice.affinity)
+
+
+def test_faster_engine_answers_first() -> None:
+    """Costs are seconds: an engine of twice the rate may have twice as much to do."""
+    slow = Candidate(ENGINES[0], 0, 500.0, prefill_rate=RATE)
+    fast = Candidate(ENGINES[1], 0, 400.0, prefill_rate=10 * RATE)
+
+    assert ENGINES[1] == least_cost().choose([slow, fast], CHAT).engine
+
+
+def test_equal_costs_are_told_apart_by_the_key() -> None:
+    """Where all hold as much, a conversation stays at one engine, and many spread over all."""
+    offered = candidates(0, 0, 0, 0, reuse=dict.fromkeys(range(4), 1000.0))
     homes = {
-        key: {strategy.choose(candidates(0, 0, 0, 0), key).engine for _ in range(5)}
+        key: {least_cost().choose(offered, Demand(key, 2000.0)).engine for _ in range(3)}
         for key in map(str, range(40))
     }
 
@@ -99,17 +135,61 @@ def test_affinity_keeps_a_conversation_together() -> None:
     assert 4 == len({engine for home in homes.values() for engine in home})
 
 
-def test_affinity_spills_over_the_bound() -> None:
-    """A holder that is far busier than the mean is passed over, for an engine under the bound."""
-    choice = TailAffinity(random.Random(1)).choose(candidates(9, 0, 0, 0, holders=(0,)), "key")
+def test_holder_over_the_bound_is_passed_over_for_this_request_alone() -> None:
+    """A hot engine gets no more of what it holds, and another conversation keeps its own engine."""
+    hot = candidates(9, 0, 0, 0, reuse={0: 1500.0})
+    other = candidates(9, 0, 0, 0, reuse={2: 1500.0})
+    choices = [least_cost().choose(offered, CHAT) for offered in (hot, other)]
 
-    assert choice.engine != ENGINES[0]
-    assert Affinity.SPILLED is choice.affinity
+    assert ENGINES[0] != choices[0].engine and Affinity.SPILLED is choices[0].affinity
+    assert (ENGINES[2], Affinity.HELD) == (choices[1].engine, choices[1].affinity)
 
 
-def test_affinity_without_a_key_is_least_loaded() -> None:
-    """A request that belongs to no conversation goes where there is room."""
-    choice = TailAffinity(random.Random(1)).choose(candidates(5, 0, holders=(0,)), None)
+@pytest.mark.parametrize(
+    "reuse",
+    [
+        pytest.param({}, id="nothing"),
+        pytest.param({3: 63.0}, id="hardly-a-token"),
+        pytest.param({3: 39.0, 2: 30.0}, id="hardly-a-share"),
+    ],
+)
+def test_miss_gets_the_less_loaded_of_the_keys_two_engines(reuse: dict[int, float]) -> None:
+    """Of the two engines of the highest rank the less loaded one is chosen, at every gateway alike."""
+    first, second = sorted(ENGINES, key=lambda engine: -rendezvous_rank("key", engine.url))[:2]
+    at_rest = least_cost().choose(candidates(0, 0, 0, 0, reuse=reuse), CHAT)
+    loads = [2 if engine == first else 1 for engine in ENGINES]
+    loaded = LeastCost(random.Random(9)).choose(candidates(*loads, reuse=reuse), CHAT)
+
+    assert (first, Affinity.MISSED) == (at_rest.engine, at_rest.affinity)
+    assert (second, Affinity.MISSED) == (loaded.engine, loaded.affinity)
+
+
+def test_misses_spread_as_evenly_as_two_choices_do() -> None:
+    """A thousand conversations that share nothing load no engine far above the mean."""
+    strategy, counts = least_cost(), Counter[Engine]()
+    for number in range(1000):
+        offered = candidates(*(counts[engine] for engine in ENGINES))
+        counts[strategy.choose(offered, Demand(f"key-{number}", 2000.0)).engine] += 1
+
+    assert max(counts.values()) <= 1.02 * 250
+
+
+def test_engine_that_starts_slowly_gets_few_misses() -> None:
+    """At a tenth of the weight an engine is taken for ten times as loaded."""
+    strategy, counts = least_cost(), Counter[Engine]()
+    for number in range(400):
+        offered = [
+            Candidate(engine, counts[engine], prefill_rate=RATE, weight=0.1 if engine == ENGINES[0] else 1.0)
+            for engine in ENGINES
+        ]
+        counts[strategy.choose(offered, Demand(f"key-{number}", 2000.0)).engine] += 1
+
+    assert 0 < counts[ENGINES[0]] < 30
+
+
+def test_request_without_a_key_goes_where_there_is_room() -> None:
+    """A request that belongs to no conversation is not held by anything."""
+    choice = least_cost().choose(candidates(5, 0, reuse={0: 1500.0}), ANYONE)
 
     assert (ENGINES[1], Affinity.NONE) == (choice.engine, choice.affinity)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.engine_api import EngineApi
-from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
-from sternpost_gateway.route import LeastLoaded, TailAffinity
+from sternpost_gateway.router import Strategies
+from sternpost_gateway.routing import by_least_cost, make_routing
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
@@ -73,15 +74,19 @@ class FakeUpstream:
         """Do nothing."""
 
 
-def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
+def make_parts(
+    upstream: FakeUpstream,
+    registry: CollectorRegistry,
+    strategies: Callable[[random.Random], Strategies] = by_least_cost,
+) -> Parts:
     """Return the parts of a gateway with one ready engine behind `upstream`."""
     clock = FakeClock()
     settings = Settings(policies=Path("policies"), engines=(ENGINE.url,))
     metrics = Metrics(registry)
     tails = Tails(clock)
-    fleet = Fleet([ENGINE], tails.forget_engine)
-    fleet.probed(ENGINE, True)
     chance = random.Random(1)
+    routing = make_routing([ENGINE], tails, clock, chance, strategies)
+    routing.fleet.probed(ENGINE, True)
     no_network = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
     return Parts(
         settings=settings,
@@ -90,15 +95,14 @@ def make_parts(upstream: FakeUpstream, registry: CollectorRegistry) -> Parts:
         policies=lambda: PolicySet(()),
         kills=KillTable,
         admission=Admission(settings.limits, chance),
-        fleet=fleet,
+        fleet=routing.fleet,
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
         trips=Trips((ENGINE,), clock, None),
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
         versions=Versions(None),
-        affinity=TailAffinity(chance),
-        least_loaded=LeastLoaded(chance),
+        router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
     )

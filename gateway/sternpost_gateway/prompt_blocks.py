@@ -1,0 +1,118 @@
+"""
+A prompt as the chain of blocks that an engine's prefix cache would hold it in.
+
+The bytes are hashed in the order in which chat templates render them: tools and other options, the messages,
+and a tail where the layout puts it. Each block's hash is that of the whole prompt up to the block's end,
+under the model and the sharing scope, so that no block is ever found in the middle of another prompt or under
+another tenant's salt. Blocks are cut by bytes: tokens are not known on the hot path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.content import tagged
+from sternpost_core.jsonspan import Document
+from sternpost_core.policy import Layout
+from sternpost_gateway.plan import RENDERED_FIELDS, Planned
+from sternpost_gateway.segment import Chat, raw_member
+
+BLOCK_BYTES: Final = 512
+"""Some 128 tokens, eight of vLLM's blocks: smaller ones cost more time than they find."""
+
+BLOCKS_MAX: Final = 2048
+"""Of one prompt, 1 MiB: what stands behind them, which is mostly images, counts as never held."""
+
+HASH_BYTES: Final = 8
+"""64 bits: two of a million blocks collide once in 36 million gateways, and then a guess is wrong."""
+
+CHAIN_DOMAIN: Final = "sternpost.dev/prompt-blocks"
+CHAIN_VERSION: Final = 1
+
+BlockHash = bytes
+"""The hash of a prompt up to the end of one block."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBlocks:
+    """
+    The blocks of a prompt, without its last, incomplete one, and the bytes of all of it.
+
+    A tail that the suffix store serves is in `prompt_bytes` and in no block: it is found by its own key.
+    """
+
+    hashes: tuple[BlockHash, ...] = ()
+    prompt_bytes: int = 0
+
+
+NO_BLOCKS: Final = PromptBlocks()
+"""Of a request whose prompt is not known."""
+
+
+def blocks_of(planned: Planned) -> PromptBlocks:
+    """Return the blocks of a request's prompt, as it goes out."""
+    document = planned.segmented.canonicalized.document
+    if document is None:
+        return NO_BLOCKS
+    chat = planned.segmented.chat
+    options = b"".join(_options(document))
+    if chat is None:
+        prompt = raw_member(document, "prompt")
+        if prompt is None:
+            # A chat that is not looked into: nothing is known but its size.
+            return PromptBlocks((), len(document.body))
+        stream, last = options + prompt, 0
+    else:
+        order, last = _order(planned, chat)
+        stream = options + b"".join(document.body[slice(*chat.messages[index])] for index in order)
+    # A request with reuse turned off finds nothing and leaves nothing.
+    hashes = () if planned.identified.reuse_off else tuple(_chain(_scope(planned), stream))
+    return PromptBlocks(hashes, len(stream) + last)
+
+
+def _order(planned: Planned, chat: Chat) -> tuple[list[int], int]:
+    """Return the messages in the order they go out, and the bytes of a tail that stands behind them."""
+    indices = list(range(len(chat.messages)))
+    tail = chat.tail
+    if tail is None:
+        return indices, 0
+    if planned.edits and planned.policy is not None and planned.policy.prompt.layout is Layout.TAIL_FIRST:
+        indices.remove(tail)
+        indices.insert(chat.opening, tail)
+        return indices, 0
+    if planned.wish is None and not planned.edits:
+        return indices, 0
+    indices.remove(tail)
+    if planned.wish is None:
+        return [*indices, tail], 0
+    span = chat.messages[tail]
+    return indices, span.end - span.start
+
+
+def _options(document: Document) -> Iterator[bytes]:
+    for name in RENDERED_FIELDS:
+        raw = raw_member(document, name)
+        if raw is not None:
+            # A name and a whole JSON value delimit themselves: no two lists of them join to the same bytes.
+            yield b'"' + name.encode() + b'":' + raw
+
+
+def _scope(planned: Planned) -> bytes:
+    identified = planned.identified
+    parts = [
+        ("model", (identified.model or "").encode()),
+        ("salt", (planned.salt or "").encode()),
+        ("tenant", (identified.tenant or "").encode() if planned.salt is None else b""),
+    ]
+    return b"".join(tagged(CHAIN_DOMAIN, CHAIN_VERSION, "scope", parts))
+
+
+def _chain(scope: bytes, stream: bytes) -> Iterator[BlockHash]:
+    digest = hashlib.blake2b(scope, digest_size=HASH_BYTES)
+    view = memoryview(stream)
+    for start in range(0, min(len(stream) // BLOCK_BYTES, BLOCKS_MAX) * BLOCK_BYTES, BLOCK_BYTES):
+        digest.update(view[start : start + BLOCK_BYTES])
+        yield digest.digest()

@@ -1,0 +1,81 @@
+"""Putting the routing together: what the router is made of, and who is told when an engine changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sternpost_core.clock import Clock
+from sternpost_gateway.block_index import BlockIndex
+from sternpost_gateway.ejection import Ejections
+from sternpost_gateway.estimates import Estimates
+from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.route import LeastCost, LeastLoaded
+from sternpost_gateway.router import Router, Strategies
+from sternpost_gateway.slow_start import SlowStart
+from sternpost_gateway.tails import Tails
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The fleet, and everything that is believed about its engines."""
+
+    fleet: Fleet
+    index: BlockIndex
+    estimates: Estimates
+    ejections: Ejections
+    slow_start: SlowStart
+    router: Router
+
+
+def by_least_cost(chance: random.Random) -> Strategies:
+    """Return the strategies that a gateway uses."""
+    return Strategies(affinity=LeastCost(chance), least_loaded=LeastLoaded(chance))
+
+
+def make_routing(
+    engines: Sequence[Engine],
+    tails: Tails,
+    clock: Clock,
+    chance: random.Random,
+    strategies: Callable[[random.Random], Strategies] = by_least_cost,
+) -> Routing:
+    """Make the routing of a gateway, by least cost unless other strategies are given."""
+    index = BlockIndex(clock)
+    estimates = Estimates()
+    ejections = Ejections(clock, chance)
+    slow_start = SlowStart(clock)
+
+    def void(engine: Engine) -> None:
+        tails.forget_engine(engine)
+        index.forget(engine)
+        estimates.forget(engine)
+        ejections.forget(engine)
+
+    def on_batch(engine: Engine) -> None:
+        void(engine)
+        slow_start.began(engine)
+
+    def on_gone(engine: Engine) -> None:
+        void(engine)
+        slow_start.forget(engine)
+
+    fleet = Fleet(engines, on_batch, on_ready=slow_start.began, on_gone=on_gone)
+    router = Router(
+        fleet=fleet,
+        tails=tails,
+        index=index,
+        estimates=estimates,
+        ejections=ejections,
+        slow_start=slow_start,
+        strategies=strategies(chance),
+    )
+    return Routing(
+        fleet=fleet,
+        index=index,
+        estimates=estimates,
+        ejections=ejections,
+        slow_start=slow_start,
+        router=router,
+    )
