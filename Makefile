@@ -15,7 +15,7 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo check test e2e bench lint-fix clean
+.PHONY: help venv demo check test e2e e2e-kube bench docs lint-fix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,17 +46,24 @@ check: $(STAMP) ## Formatting, lint, types, import rules and layout
 	@echo "== imports"; $(BIN)/lint-imports --no-logo
 	@echo "== layout";  $(PYTEST) -q tests/unit/test_layout.py tests/unit/test_tidy.py
 
-test: check ## check, the tests, and the tests against the real vLLM
+test: check ## check, the tests, and those against the real vLLM and a real API server
 	@echo "== tests"
 	@$(PYTEST) -q
 	@echo "== model"
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"
 	@$(PYTEST) -q -m "engine and not slow"
+	@echo "== tests against an API server"
+	@tests/support/apiserver/build.sh >/dev/null
+	@$(PYTEST) -q -m "kube and not slow"
 
 e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 	@$(BIN)/sternpost model fetch
-	@$(PYTEST) -q -m "engine or slow"
+	@$(PYTEST) -q -m "engine or (slow and not kube)"
+
+e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
+	@tests/support/apiserver/build.sh >/dev/null
+	@$(PYTEST) -q -m kube
 
 bench: $(STAMP) ## Run every benchmark; make bench-NAME runs one
 	@$(BIN)/sternpost model fetch
@@ -66,6 +73,9 @@ bench: $(STAMP) ## Run every benchmark; make bench-NAME runs one
 bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.$*
+
+docs: $(STAMP) ## Make the reference of the custom resources from the schemas
+	@$(BIN)/python -m docs.make_crds
 
 lint-fix: $(STAMP) ## Format, and mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet . || true

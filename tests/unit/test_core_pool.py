@@ -13,6 +13,7 @@ from sternpost_core.pool import (
     CredentialsMode,
     Engine,
     EnginePool,
+    LoraAdapter,
     parse_pool,
     pool_to_mapping,
 )
@@ -41,6 +42,7 @@ ADOPTING = {
     "spec": {"selector": {"matchLabels": {"app": "vllm-qwen"}}, "port": 8001},
 }
 
+words = st.from_regex(r"[!-,.-~][!-~]{0,8}", fullmatch=True)
 labels = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?", fullmatch=True)
 quantities = st.sampled_from(["1", "500m", "16Gi", "1.5", "1e3", "+2", ".5", "10E", "4k"])
 resources = st.dictionaries(labels, quantities, max_size=2)
@@ -89,7 +91,22 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
     "no-model": ("spec.engine.model", MISSING, "spec.engine.model", "nothing"),
     "empty-image": ("spec.engine.image", "", "spec.engine.image", "''"),
     "replicas": ("spec.engine.replicas", -1, "spec.engine.replicas", "-1"),
-    "args-number": ("spec.engine.args", ["--port", 8000], "spec.engine.args[1]", "8000"),
+    "args-number": ("spec.engine.args", ["--max-model-len", 8000], "spec.engine.args[1]", "8000"),
+    "model-as-flag": ("spec.engine.model", "--help", "spec.engine.model", "'--help'"),
+    "own-flag": ("spec.engine.args", ["--port=1"], "spec.engine.args[0]", "'--port=1'"),
+    "own-flag-with-underscores": (
+        "spec.engine.args",
+        ["--scheduler_cls", "x"],
+        "spec.engine.args[0]",
+        "'--scheduler_cls'",
+    ),
+    "lora-twice": (
+        "spec.engine.loraAdapters",
+        [{"name": "a", "path": "x"}, {"name": "a", "path": "y"}],
+        "spec.engine.loraAdapters[1].name",
+        "'a' again",
+    ),
+    "warm-timeout": ("spec.engine.update", {"warmTimeout": 5}, "spec.engine.update.warmTimeout", "5"),
     "quantity": (
         "spec.engine.resources.limits.memory",
         "16 GB",
@@ -149,9 +166,15 @@ def test_wrong_selector_is_refused(path: str, new: Any, at: str, found: str) -> 
         )
         | st.builds(
             Engine,
-            model=st.text(min_size=1, max_size=9),
+            model=words,
             image=st.text(min_size=1, max_size=9),
+            revision=st.just("") | words,
+            served_model_name=st.just("") | words,
+            lora_adapters=st.lists(
+                st.builds(LoraAdapter, name=labels, path=words), max_size=2, unique_by=lambda lora: lora.name
+            ).map(tuple),
             replicas=st.integers(0, 1024),
+            warm_seconds=st.integers(0, 24 * 3600),
             args=st.lists(st.text(max_size=9), max_size=3).map(tuple),
             limits=resources,
             requests=resources,

@@ -82,6 +82,71 @@ FULL: dict[str, Any] = {
     "status": {"phase": "Canary", "anything": [1]},
 }
 
+SMALLEST_POOL: dict[str, Any] = {
+    "apiVersion": "sternpost.dev/v1alpha1",
+    "kind": "EnginePool",
+    "metadata": {"name": "small", "namespace": "agents"},
+    "spec": {"engine": {"model": "SmolLM2-135M-Instruct", "image": "registry.example/sternpost-vllm:0.1.0"}},
+}
+
+FULL_POOL: dict[str, Any] = {
+    "apiVersion": "sternpost.dev/v1alpha1",
+    "kind": "EnginePool",
+    "metadata": {"name": "qwen", "namespace": "agents"},
+    "spec": {
+        "engine": {
+            "model": "Qwen/Qwen2.5-7B-Instruct",
+            "revision": "a09a354",
+            "servedModelName": "qwen2.5-7b",
+            "loraAdapters": [{"name": "support", "path": "/adapters/support"}],
+            "image": "registry.example/sternpost-vllm:0.1.0",
+            "imagePullPolicy": "Always",
+            "imagePullSecrets": [{"name": "registry"}],
+            "replicas": 4,
+            "args": ["--max-model-len", "32768"],
+            "env": [
+                {"name": "HF_HOME", "value": "/models"},
+                {"name": "HF_TOKEN", "secretKeyRef": {"name": "hub", "key": "token"}},
+            ],
+            "volumes": [
+                {"name": "models", "mountPath": "/models", "persistentVolumeClaim": {"claimName": "models"}},
+                {
+                    "name": "adapters",
+                    "mountPath": "/adapters",
+                    "readOnly": True,
+                    "configMap": {"name": "adapters"},
+                },
+                {"name": "keys", "mountPath": "/keys", "secret": {"secretName": "keys"}},
+                {"name": "scratch", "mountPath": "/scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+            ],
+            "sharedMemory": "8Gi",
+            "resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"memory": "16Gi"}},
+            "nodeSelector": {"accelerator": "h100"},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "topologySpread": [{"topologyKey": "topology.kubernetes.io/zone", "maxSkew": 2}],
+            "serviceAccountName": "engine",
+            "priorityClassName": "high",
+            "runtimeClassName": "nvidia",
+            "startupTimeout": "45m",
+            "terminationGracePeriod": "5m",
+            "update": {"warmTimeout": "20m"},
+        },
+        "suffixStore": {"poolFraction": 0.3},
+        "credentials": {"mode": "Replace", "secretRef": {"name": "engine-key"}},
+    },
+}
+
+SWITCH: dict[str, Any] = {
+    "apiVersion": "sternpost.dev/v1alpha1",
+    "kind": "CacheKillSwitch",
+    "metadata": {"name": "everything"},
+    "spec": {
+        "level": "NoSuffixReads",
+        "selector": {"namespaces": ["agents"], "policies": ["chat/support"]},
+        "reason": "an adapter was rolled back",
+    },
+}
+
 
 def changed(base: dict[str, Any], path: str, new: Any) -> dict[str, Any]:
     """Return a copy of `base` with the value at `path`, whose steps are parted by dots, set or taken away."""

@@ -1,0 +1,209 @@
+"""What a kubelet would do for the pods of a test: bind them, run their programs, say if they are ready."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from sternpost_running.kubernetes import Cluster, die_with_parent
+
+NODE: Final = "fake-node"
+POLL_SECONDS: Final = 0.2
+END_SECONDS_MAX: Final = 10.0
+PODS_MAX: Final = 250
+"""Addresses of 127.1.0.0/24, one for each pod."""
+
+Pod = Mapping[str, Any]
+Programs = Callable[[Pod, str], Sequence[str] | None]
+"""Given a pod and its address, return the command to run for it; None for a pod that is ready at once."""
+
+
+@dataclass(slots=True)
+class FakePod:
+    """A pod that has been started; `process` is None where nothing runs for it."""
+
+    address: str
+    process: subprocess.Popen[bytes] | None
+    is_ready: bool | None = None
+
+
+@dataclass(slots=True)
+class FakeKubelet:
+    """Plays the kubelet of one node for every pod of the cluster, in a thread."""
+
+    cluster: Cluster
+    programs: Programs
+    pods: dict[str, FakePod] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    _addresses: int = 0
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Look at all pods again and again until told to stop."""
+        with self._client() as api, self._client(timeout=1.0) as probe:
+            while not self._stop.wait(POLL_SECONDS):
+                try:
+                    self._look(api, probe)
+                except (httpx.HTTPError, OSError) as error:
+                    self.failures.append(repr(error))
+
+    def stop(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+
+    def kill(self, uid: str) -> None:
+        """End a pod's program without a warning."""
+        process = self.pods[uid].process
+        assert process is not None, "the pod has a program"
+        process.kill()
+        process.wait(END_SECONDS_MAX)
+
+    def _client(self, timeout: float = 10.0) -> httpx.Client:
+        headers = self.cluster.api.headers
+        return httpx.Client(
+            base_url=self.cluster.url, headers=headers, verify=False, trust_env=False, timeout=timeout
+        )
+
+    def _look(self, api: httpx.Client, probe: httpx.Client) -> None:
+        for pod in api.get("/api/v1/pods").raise_for_status().json()["items"]:
+            uid = pod["metadata"]["uid"]
+            if "deletionTimestamp" in pod["metadata"]:
+                self._remove(api, pod)
+            elif not pod["spec"].get("nodeName"):
+                self._bind(api, pod)
+            elif uid not in self.pods:
+                self.pods[uid] = self._start(pod)
+            else:
+                self._report(api, probe, pod, self.pods[uid])
+
+    def _bind(self, api: httpx.Client, pod: Pod) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod["metadata"]["name"]},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+        }
+        api.post(f"{_path(pod)}/binding", json=binding)
+
+    def _start(self, pod: Pod) -> FakePod:
+        self._addresses = self._addresses % PODS_MAX + 1
+        address = f"127.1.0.{self._addresses}"
+        command = self.programs(pod, address)
+        if command is None:
+            return FakePod(address, None)
+        container = pod["spec"]["containers"][0]
+        variables = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
+        log = self.cluster.folder / f"pod-{pod['metadata']['name']}.log"
+        return FakePod(address, _start_program(command, {**os.environ, **variables}, log))
+
+    def _report(self, api: httpx.Client, probe: httpx.Client, pod: Pod, fake: FakePod) -> None:
+        is_ready = fake.process is None or (
+            fake.process.poll() is None and _answers(probe, pod, fake.address)
+        )
+        if is_ready != fake.is_ready:
+            status = pod_status(pod, fake.address, is_ready)
+            merge = {"content-type": "application/merge-patch+json"}
+            if api.patch(f"{_path(pod)}/status", json={"status": status}, headers=merge).is_success:
+                fake.is_ready = is_ready
+
+    def _remove(self, api: httpx.Client, pod: Pod) -> None:
+        fake = self.pods.pop(pod["metadata"]["uid"], None)
+        if fake is not None and fake.process is not None:
+            end_program(fake.process)
+        api.request("DELETE", _path(pod), json={"gracePeriodSeconds": 0})
+
+
+@contextmanager
+def running_kubelet(
+    cluster: Cluster, programs: Programs = lambda pod, address: None
+) -> Iterator[FakeKubelet]:
+    """Run a kubelet for the length of a block, and end every program that it started."""
+    kubelet = FakeKubelet(cluster, programs)
+    thread = threading.Thread(target=kubelet.run, name="kubelet", daemon=True)
+    thread.start()
+    try:
+        yield kubelet
+    finally:
+        kubelet.stop()
+        thread.join(END_SECONDS_MAX)
+        for fake in kubelet.pods.values():
+            if fake.process is not None:
+                end_program(fake.process)
+
+
+def pod_status(pod: Pod, address: str, is_ready: bool) -> dict[str, Any]:
+    """Return the status of a pod that runs."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    word = "True" if is_ready else "False"
+    kinds = {"Initialized": "True", "PodScheduled": "True", "ContainersReady": word, "Ready": word}
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "hostIP": "127.0.0.1",
+        "podIPs": [{"ip": address}],
+        "startTime": pod["metadata"]["creationTimestamp"],
+        "conditions": [
+            {"type": kind, "status": status, "lastTransitionTime": now} for kind, status in kinds.items()
+        ],
+        "containerStatuses": [
+            _container_status(container, is_ready) for container in pod["spec"]["containers"]
+        ],
+    }
+
+
+def _container_status(container: Mapping[str, Any], is_ready: bool) -> dict[str, Any]:
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": is_ready,
+        "restartCount": 0,
+        "state": {"running": {}},
+    }
+
+
+def _start_program(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            list(command), env=dict(environment), stdout=file, stderr=file, preexec_fn=die_with_parent
+        )
+
+
+def end_program(process: subprocess.Popen[bytes]) -> None:
+    """End a program, by force where it must be."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS_MAX)
+    process.kill()
+    process.wait(END_SECONDS_MAX)
+
+
+def _answers(probe: httpx.Client, pod: Pod, address: str) -> bool:
+    """Do what the first container's readiness probe asks for; without one a running pod is ready."""
+    request = pod["spec"]["containers"][0].get("readinessProbe", {}).get("httpGet")
+    if request is None:
+        return True
+    port = request["port"]
+    if isinstance(port, str):
+        ports = pod["spec"]["containers"][0]["ports"]
+        port = next(item["containerPort"] for item in ports if item.get("name") == port)
+    try:
+        return probe.get(f"http://{address}:{port}{request['path']}").is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _path(pod: Pod) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
