@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sternpost_core.errors import PolicyError
@@ -199,7 +199,7 @@ PLACES = [
     for base in (SMALLEST, FULL, FULL_POOL, ADOPTING, SWITCH)
     for path in leaves(base["spec"], "spec")
     # Kubernetes knows no fractions of resources as numbers; files may have them.
-    if "resources" not in path and "headers" not in path and "matchLabels" not in path
+    if not {"headers", "matchLabels", "resources", "sharedMemory"} & set(path.split("."))
 ]
 VALUES: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([MISSING, "", "a", "-", "Off", "None", "10m", "1h", "5", "A", "/", "x/y", "8Gi", "é"]),
@@ -208,6 +208,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 )
 
 
+@settings(max_examples=300)
 @given(place=st.sampled_from(PLACES), new=VALUES)
 def test_any_change_is_judged_alike(place: tuple[dict[str, Any], str], new: Any) -> None:
     """Whatever is put wherever, either both take it or neither."""
