@@ -30,7 +30,7 @@ DEPTH_MAX: Final = 128
 DIGITS_MAX: Final = 4300
 """How many digits an integer may have; what Python itself converts."""
 
-OUTLINED: Final = frozenset({"messages", "tools"})
+OUTLINED: Final = frozenset({"input", "messages", "tools"})
 """The top-level arrays that every request is asked about: the check notes the spans in them on its way."""
 
 _CHUNK_BYTES: Final = 65536

@@ -43,6 +43,9 @@ ORDERED_SCHEMA_MAPS: Final = frozenset({"properties", "patternProperties"})
 SCHEMA_MAPS: Final = frozenset({"$defs", "definitions", "dependentSchemas"})
 """Keywords whose value maps names to schemas, in an order that does not count."""
 
+FUNCTION: Final = "function"
+"""The type of a tool that is a function, and where chats keep what describes it."""
+
 REQUIRED: Final = "required"
 """The keyword whose value is a set of names."""
 
@@ -74,7 +77,7 @@ def read_tool(raw: bytes) -> Tool | None:
     tool = json.loads(raw, parse_int=_Number, parse_float=_Number)
     if not isinstance(tool, dict):
         return None
-    function = tool.get("function")
+    function = tool.get(FUNCTION)
     named = function if isinstance(function, dict) else tool
     return Tool(
         label=Label(_text(tool.get("type")), _text(named.get("name"))),
@@ -88,7 +91,10 @@ def _text(value: object) -> str:
 
 
 def _tool(value: Any) -> str:
-    return _object(value, lambda name: _function if name == "function" else _data)
+    if value.get("type") == FUNCTION and FUNCTION not in value:
+        # A response's tool has the members of its function itself.
+        return _function(value)
+    return _object(value, lambda name: _function if name == FUNCTION else _data)
 
 
 def _function(value: Any) -> str:

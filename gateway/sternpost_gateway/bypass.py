@@ -24,10 +24,10 @@ class Bypass(StrEnum):
     """The policy asks for a tail source or tenant source that this release does not have."""
 
     NOT_CHAT = "not_chat"
-    """The request has no messages."""
+    """The request has no prompt that can be read: no messages, or a list of prompts."""
 
     NO_TAIL = "no_tail"
-    """No system message stands behind the leading ones, or no message holds the marker."""
+    """No system message stands behind the leading ones, or nothing holds the marker."""
 
     TAIL_NOT_LAST = "tail_not_last"
     """The tail is not the last message, and the layout keeps it where it is."""

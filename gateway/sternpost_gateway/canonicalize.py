@@ -12,25 +12,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from sternpost_core.jsonspan import Document, Edit, Span, elements, in_order, value
+from sternpost_core.jsonspan import Document, Edit, Span, in_order, value
 from sternpost_core.jsonsplice import spliced
 from sternpost_core.policy import Canonicalize, Policy, VolatileAction
 from sternpost_gateway.availability import is_served
+from sternpost_gateway.dialogue import Dialogue, dialogue_of
 from sternpost_gateway.identify import CACHE_FIELD, Identified
 from sternpost_gateway.kills import REWRITES_OFF
-from sternpost_gateway.receive import CHAT_PATH
 from sternpost_gateway.relocate import Removals, choose, remove
-from sternpost_gateway.roles import USER_ROLE, is_fixed, role_of
 from sternpost_gateway.tool_pins import Scope, Settled, ToolPins, ToolsOutcome
-from sternpost_gateway.volatile import Text, VolatileLine, VolatileLines, leading_text, texts_of
+from sternpost_gateway.volatile import Text, VolatileLine, VolatileLines, texts_of, user_text
 
 SALT_FIELD: Final = "cache_salt"
 HINT_FIELD: Final = "kv_transfer_params"
 
 RESERVED_FIELDS: Final = frozenset({SALT_FIELD, HINT_FIELD, CACHE_FIELD})
 """Fields of a client's body that never pass."""
+
+REQUIRED: Final = "required"
+"""The tool choice, or the mode of one among allowed tools, that leaves no way but to call a tool."""
 
 FINDINGS_MAX: Final = 64
 """Volatile spans of one request that are told of."""
@@ -74,22 +76,27 @@ def canonicalize(identified: Identified, pins: ToolPins, lines: VolatileLines) -
         return Canonicalized(identified, None, frozenset())
     removed = RESERVED_FIELDS.intersection(document.members)
     received = Canonicalized(identified, document, removed)
-    is_chat = identified.received.path == CHAT_PATH
-    if policy is None or not is_chat or identified.level in REWRITES_OFF or not is_served(policy):
+    if policy is None or identified.level in REWRITES_OFF or not is_served(policy):
         return received
-    return _canonical_chat(received, document, policy, pins, lines)
+    dialogue = dialogue_of(document, identified.received.path)
+    if dialogue is None or dialogue.is_bare:
+        return received
+    return _canonical(received, document, dialogue, policy, pins, lines)
 
 
-def _canonical_chat(
-    received: Canonicalized, document: Document, policy: Policy, pins: ToolPins, lines: VolatileLines
+def _canonical(
+    received: Canonicalized,
+    document: Document,
+    dialogue: Dialogue,
+    policy: Policy,
+    pins: ToolPins,
+    lines: VolatileLines,
 ) -> Canonicalized:
     settled = _settle_tools(received.identified, document, policy, pins)
-    messages = _messages(document)
-    opening = _opening(document, messages)
-    texts = texts_of(document, opening)
+    texts = texts_of(document, dialogue)
     is_reported = policy.prompt.canonicalize is not Canonicalize.OFF
     found = lines.find(texts, policy.prompt.volatile, report=is_reported)
-    head = _head(document, messages[len(opening) :]) if found else None
+    head = user_text(document, dialogue) if found else None
     chosen = choose(texts, found, may_move=head is not None)
     edits = in_order(_tool_edits(document, settled), remove(document, texts, chosen, head))
     return replace(
@@ -108,7 +115,7 @@ def _settle_tools(
     if member is None or policy.prompt.canonicalize is Canonicalize.OFF:
         return None
     choice = document.members.get("tool_choice")
-    if choice is not None and value(document, choice.value_span) == "required":
+    if choice is not None and _is_required(value(document, choice.value_span)):
         return Settled(ToolsOutcome.GUIDED)
     scope = Scope(policy.full_name, identified.tenant or "")
     settled = pins.settle(scope, identified.session, document, member.value_span)
@@ -117,29 +124,18 @@ def _settle_tools(
     return settled
 
 
+def _is_required(choice: Any) -> bool:
+    """Say whether a tool has to be called, so that decoding is guided by the tools as they stand."""
+    if not isinstance(choice, dict):
+        return bool(choice == REQUIRED)
+    allowed = choice.get("allowed_tools")
+    return REQUIRED in (choice.get("mode"), allowed.get("mode") if isinstance(allowed, dict) else None)
+
+
 def _tool_edits(document: Document, settled: Settled | None) -> list[Edit]:
     if settled is None or settled.form is None:
         return []
     return [Edit(*document.members["tools"].value_span, settled.form)]
-
-
-def _messages(document: Document) -> Sequence[Span]:
-    member = document.members.get("messages")
-    is_list = member is not None and document.text[member.value_span.start] == "["
-    return elements(document, member.value_span) if member is not None and is_list else ()
-
-
-def _opening(document: Document, messages: Sequence[Span]) -> Sequence[Span]:
-    count = next(
-        (index for index, span in enumerate(messages) if not is_fixed(document, span)), len(messages)
-    )
-    return messages[:count]
-
-
-def _head(document: Document, messages: Sequence[Span]) -> Span | None:
-    """Return the text that the first user message begins with, None if there is none."""
-    user = next((message for message in messages if role_of(document, message) == USER_ROLE), None)
-    return None if user is None else leading_text(document, user)
 
 
 def _moved(edits: Sequence[Edit], head: Span | None) -> Span:

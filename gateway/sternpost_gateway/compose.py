@@ -21,6 +21,7 @@ from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.canonicalize import HINT_FIELD, SALT_FIELD
 from sternpost_gateway.fleet import Engine, Info, Plugin
 from sternpost_gateway.plan import Planned
+from sternpost_gateway.receive import RESPONSES_PATH
 from sternpost_gateway.segment import raw_member
 from sternpost_gateway.tails import Refused, Tails, TailState
 from sternpost_gateway.tokens import TailFacts
@@ -65,7 +66,7 @@ def compose(planned: Planned, engine: Engine, info: Info, tails: Tails, *, tripp
     document = planned.segmented.canonicalized.document
     if document is None:
         return Composed(planned=planned, engine=engine, outlook=outlook, body=None, metering=Metering.NONE)
-    metering = _metering(document)
+    metering = _metering(document, planned.identified.received.path)
     if outlook.hint is None and metering is Metering.FILTER:
         # Only what was asked for is read: a body that needs no hint is not edited for the sake of statistics.
         metering = Metering.NONE
@@ -163,10 +164,13 @@ def _field_edits(
     return in_order(edit_members(document, fields, removed), inner)
 
 
-def _metering(document: Document) -> Metering:
+def _metering(document: Document, path: str) -> Metering:
     """Say how the answer's usage is read: a stream's has to be asked for, unless the client has."""
     if raw_member(document, "stream") != b"true":
         return Metering.BODY
+    if path == RESPONSES_PATH:
+        # The events of a streamed response say what was used unasked, and in a form of their own.
+        return Metering.NONE
     options = document.members.get(STREAM_OPTIONS)
     raw = raw_member(document, STREAM_OPTIONS)
     if options is None or raw is None or raw == b"null":

@@ -55,7 +55,11 @@ def find_marked_tail(document: Document, message: Span) -> MarkedTail | None:
     role, content = found.get("role"), found.get("content")
     if role is None or content is None or document.body[slice(*role.value_span)] not in MARKED_ROLES:
         return None
-    span = content.value_span
+    return find_marked_text(document, content.value_span)
+
+
+def find_marked_text(document: Document, span: Span) -> MarkedTail | None:
+    """Return the tail that a marker begins in the JSON string at `span`, None if there is no such string."""
     if not document.body.startswith(b'"', span.start):
         return None
     start = marker_start(document.body, span.start + 1, span.end - 1)

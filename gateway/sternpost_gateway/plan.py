@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_core import policy as policies
-from sternpost_core.content import content_id
 from sternpost_core.hint import Correction, Mode
 from sternpost_core.jsonspan import Document, Edit, Span, move_element_before, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
@@ -21,20 +20,20 @@ from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.identify import Identified
 from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
-from sternpost_gateway.marker import MarkedTail
+from sternpost_gateway.rendering import template_of
 from sternpost_gateway.segment import Chat, Segmented, raw_member
 from sternpost_gateway.tails import TailKey
-from sternpost_gateway.tokens import Template
 from sternpost_gateway.versions import Versions
-
-RENDERED_FIELDS: Final = ("tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
-"""Fields that the prompt's rendering depends on, and that /tokenize takes as they are."""
 
 UNREPEATABLE_FIELDS: Final = (
     "add_generation_prompt",
     "continue_final_message",
     "documents",
+    "previous_input_messages",
+    "prompt_embeds",
+    "reasoning",
     "reasoning_effort",
+    "suffix",
     "mm_processor_kwargs",
 )
 """Fields that the rendering depends on, and that /tokenize does not take in the same way."""
@@ -100,7 +99,7 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     policy = identified.policy
     assert policy is not None, "only a policy's request is bypassed"
     tail_is_last = chat is not None and chat.tail_is_last
-    is_part = chat is not None and chat.inside is not None
+    is_part = chat is not None and chat.tail_is_part
     tail_first = is_tail_first(policy)
     reasons = (
         (identified.level in REWRITES_OFF, Bypass.KILLED),
@@ -110,7 +109,7 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
         # A tail that stands in front is in the prefix cache, which these levels leave alone.
         (identified.level in READS_OFF and not tail_first, Bypass.KILLED),
         (identified.reuse_off, Bypass.CLIENT_OFF),
-        (chat is not None and chat.tail is None, Bypass.NO_TAIL),
+        (chat is not None and chat.place is None, Bypass.NO_TAIL),
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
         (is_part and (tail_first or not tail_is_last), Bypass.TAIL_NOT_MOVABLE),
         (tail_first, Bypass.TAIL_FIRST),
@@ -131,13 +130,15 @@ def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
 
 
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
-    if chat is None or chat.tail is None or chat.inside is not None:
+    place, dialogue = (chat.place, chat.dialogue) if chat else (None, None)
+    if place is None or dialogue is None or place.inside is not None:
         return []
+    assert dialogue.array is not None and place.first is not None, "only an element of a list is moved"
     match policy.prompt.layout:
         case Layout.FIXED_TAIL:
-            return move_element_to_end(document, chat.array, chat.tail)
+            return move_element_to_end(document, dialogue.array, place.first)
         case Layout.TAIL_FIRST:
-            return move_element_before(document, chat.array, chat.tail, chat.opening)
+            return move_element_before(document, dialogue.array, place.first, dialogue.opening)
         case Layout.PRESERVE:
             return []
 
@@ -184,8 +185,11 @@ def _opening(segmented: Segmented, document: Document) -> list[tuple[str, bytes]
     chat = segmented.chat
     if chat is None:
         return [("prompt", (raw_member(document, "prompt") or b"")[:PROMPT_OPENING_BYTES])]
-    moved = segmented.canonicalized.moved
-    first = chat.messages[chat.opening : chat.opening + 1]
+    moved, dialogue = segmented.canonicalized.moved, chat.dialogue
+    first = dialogue.messages[dialogue.opening : dialogue.opening + 1]
+    if dialogue.text is not None:
+        text = _without(document.body, dialogue.text, moved)
+        return [("prefix", chat.prefix_id.encode()), ("prompt", text[:PROMPT_OPENING_BYTES])]
     return [
         ("prefix", chat.prefix_id.encode()),
         *(("first", _without(document.body, span, moved)) for span in first),
@@ -202,8 +206,8 @@ def _without(body: bytes, span: Span, moved: Span | None) -> bytes:
 def _wish(segmented: Segmented, document: Document, salt: str) -> Wish:
     identified, chat = segmented.canonicalized.identified, segmented.chat
     policy = identified.policy
-    assert policy and policy.suffix_cache and chat and chat.tail is not None, "nothing speaks against reuse"
-    template = _template(document, chat)
+    assert policy and policy.suffix_cache and chat and chat.place, "nothing speaks against reuse"
+    template = template_of(document, chat)
     tail = policy.prompt.tail
     return Wish(
         template=template,
@@ -226,36 +230,11 @@ def hint_correction(suffix_cache: SuffixCache) -> Correction:
     return Correction.CALIBRATED if is_calibrated else Correction.NONE
 
 
-def _template(document: Document, chat: Chat) -> Template:
-    assert chat.tail is not None and chat.tail_id is not None, "the chat has a tail"
-    tail, insert = _tail_message(document, chat.messages[chat.tail], chat.inside)
-    options = tuple(
-        (name, raw) for name in RENDERED_FIELDS if (raw := raw_member(document, name)) not in (None, b"null")
-    )
-    model = raw_member(document, "model") or b"null"
-    named = [("model", model), ("prefix", chat.prefix_id.encode()), ("tail", chat.tail_id.encode())]
-    return Template(
-        template_id=content_id("template", [*named, *options]),
-        model=model,
-        opening=tuple(document.body[slice(*span)] for span in chat.messages[: chat.opening]),
-        tail=tail,
-        options=options,
-        insert=insert,
-    )
-
-
-def _tail_message(document: Document, message: Span, inside: MarkedTail | None) -> tuple[bytes, int | None]:
-    """Return the tail's message, without what stands before the tail in it, and where that stood."""
-    if inside is None:
-        return document.body[slice(*message)], None
-    head = document.body[message.start : inside.content.start + 1]
-    return head + document.body[inside.start : message.end], len(head)
-
-
 def _versions(chat: Chat | None, policy: Policy, versions: Versions) -> str:
     if chat is None:
         return ""
-    segments = [("prefix", chat.prefix_id), ("tail", chat.tail_id)]
+    prefix = None if chat.dialogue.is_bare else chat.prefix_id
+    segments = [("prefix", prefix), ("tail", chat.tail_id)]
     return ",".join(
         f"{name}=v{versions.version(policy.full_name, name, found)}"
         for name, found in segments

@@ -1,7 +1,7 @@
 """
 The receive stage: which requests are looked into, and their bytes.
 
-Only chat completions and completions are read; everything else below `/v1` streams through.
+Only chat completions, responses and completions are read; everything else below `/v1` streams through.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from sternpost_gateway.client import BODY_METHODS, Client
 from sternpost_gateway.headers import Headers
 
 CHAT_PATH: Final = "/v1/chat/completions"
+RESPONSES_PATH: Final = "/v1/responses"
 COMPLETIONS_PATH: Final = "/v1/completions"
-INSPECTED_PATHS: Final = frozenset({CHAT_PATH, COMPLETIONS_PATH})
+INSPECTED_PATHS: Final = frozenset({CHAT_PATH, RESPONSES_PATH, COMPLETIONS_PATH})
 """The paths whose bodies are read."""
 
 

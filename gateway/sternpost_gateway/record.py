@@ -99,7 +99,7 @@ def lesson_of(relayed: Relayed, sent_at: float) -> Lesson:
 
 def cached_tokens_of(usage: Usage | None) -> int | None:
     """Return how many prompt tokens any engine's usage says were cached, None if it does not say."""
-    details = usage.get("prompt_tokens_details") if usage else None
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") if usage else None
     return _count_of(details, "cached_tokens") if isinstance(details, dict) else None
 
 

@@ -23,7 +23,9 @@ CLOSING_MARK: Final = b"</system-context>\\n\\n"
 
 LINE_BREAK: Final = b"\\n"
 
-FIRST_TEXT_PATHS: Final = frozenset({"messages[0]", "messages[0].content[0]"})
+FIRST_TEXT_PATHS: Final = frozenset(
+    {"messages[0]", "messages[0].content[0]", "instructions", "input[0]", "input[0].content[0]"}
+)
 """Where the first text of a prompt is; a text elsewhere has something in front of it."""
 
 

@@ -1,63 +1,83 @@
 """
-The segment stage: prefix, middle and tail of a chat.
+The segment stage: prefix, middle and tail of a prompt.
 
-The prefix is the tools and the leading run of system or developer messages. The tail is the last system or
-developer message behind that run, or what the marker says. What is left is the middle. Messages are compared
-as they were sent: an equal id means equal bytes in every member.
+The prefix is the tools, the instructions and the leading run of system or developer messages. The tail is the
+last system or developer message behind that run, or what the marker says. What is left is the middle.
+Messages are compared as they were sent: an equal id means equal bytes in every member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sternpost_core.content import ContentId, content_id
-from sternpost_core.jsonspan import Document, Span, elements, members
+from sternpost_core.jsonspan import Document, Span, members
 from sternpost_core.policy import Policy, TailSource
 from sternpost_gateway.canonicalize import Canonicalized
-from sternpost_gateway.marker import MarkedTail, find_marked_tail
+from sternpost_gateway.dialogue import Dialogue, dialogue_of
+from sternpost_gateway.marker import MarkedTail, find_marked_tail, find_marked_text
 from sternpost_gateway.receive import CHAT_PATH
 from sternpost_gateway.roles import is_fixed
+
+
+@dataclass(frozen=True, slots=True)
+class TailPlace:
+    """
+    Where a tail stands: `count` messages from the index `first`, or, by `inside`, the end of one.
+
+    Without `first` it is the end of the text that stands in the place of messages.
+    """
+
+    first: int | None = None
+    count: int = 1
+    inside: MarkedTail | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
     """
-    A chat's messages by their spans.
+    A prompt's segments.
 
-    The first `opening` messages are the prefix's; `tail` is the index of the tail, None if there is none.
-    `inside` says which part of that message is the tail, None if all of it is. `prefix_id` covers the tools
-    and the leading messages.
+    `prefix_id` covers the tools, the instructions and the leading messages. `place` is None, and so is
+    `tail_id`, where there is no tail.
     """
 
-    array: Span
-    messages: tuple[Span, ...]
-    opening: int
-    tail: int | None
+    dialogue: Dialogue
+    place: TailPlace | None
     prefix_id: ContentId
     tail_id: ContentId | None
-    inside: MarkedTail | None = None
 
     @property
     def tail_is_last(self) -> bool:
-        """Say whether nothing stands behind the tail."""
-        return self.tail == len(self.messages) - 1
+        """Say whether there is a tail with nothing behind it."""
+        if self.place is None or self.place.first is None:
+            return self.place is not None
+        return self.place.first + self.place.count == len(self.dialogue.messages)
+
+    @property
+    def tail_is_part(self) -> bool:
+        """Say whether the tail is only part of a message, or a user's, so that it cannot be moved."""
+        return self.place is not None and self.place.inside is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Segmented:
-    """A request and its chat, None where it has no messages."""
+    """A request and its segments, None where it has no prompt that can be read."""
 
     canonicalized: Canonicalized
     chat: Chat | None
 
 
 def segment(canonicalized: Canonicalized) -> Segmented:
-    """Find the segments of a chat."""
+    """Find the segments of a request's prompt."""
     document = canonicalized.document
-    if document is None or canonicalized.identified.received.path != CHAT_PATH:
+    if document is None:
         return Segmented(canonicalized, None)
-    return Segmented(canonicalized, chat_of(document, tail_source(canonicalized.identified.policy)))
+    identified = canonicalized.identified
+    return Segmented(
+        canonicalized, chat_of(document, tail_source(identified.policy), identified.received.path)
+    )
 
 
 def tail_source(policy: Policy | None) -> TailSource:
@@ -66,54 +86,61 @@ def tail_source(policy: Policy | None) -> TailSource:
     return tail.source if tail else TailSource.LAST_SYSTEM_MESSAGE
 
 
-def chat_of(document: Document, source: TailSource = TailSource.LAST_SYSTEM_MESSAGE) -> Chat | None:
-    """Return the segments of a document's messages, None if it has none."""
-    member = document.members.get("messages")
-    if member is None or document.body[member.value_span.start : member.value_span.start + 1] != b"[":
+def chat_of(
+    document: Document, source: TailSource = TailSource.LAST_SYSTEM_MESSAGE, path: str = CHAT_PATH
+) -> Chat | None:
+    """Return the segments of a request to `path`, None if it has no prompt that can be read."""
+    dialogue = dialogue_of(document, path)
+    if dialogue is None:
         return None
-    messages = elements(document, member.value_span)
-    opening = next(
-        (index for index, span in enumerate(messages) if not is_fixed(document, span)), len(messages)
-    )
     find = _marked if source is TailSource.MARKER else _last_fixed
-    tail, inside = find(document, messages, opening)
+    place = find(document, dialogue)
     return Chat(
-        array=member.value_span,
-        messages=messages,
-        opening=opening,
-        tail=tail,
-        prefix_id=_prefix_id(document, messages[:opening]),
-        tail_id=None if tail is None else _tail_id(document, messages[tail], inside),
-        inside=inside,
+        dialogue=dialogue,
+        place=place,
+        prefix_id=_prefix_id(document, dialogue),
+        tail_id=None if place is None else _tail_id(document, dialogue, place),
     )
 
 
-def _last_fixed(document: Document, messages: Sequence[Span], opening: int) -> tuple[int | None, None]:
+def _last_fixed(document: Document, dialogue: Dialogue) -> TailPlace | None:
     """Find the last message of the system or the developer behind the prefix."""
-    later = range(len(messages) - 1, opening, -1)
-    return next((index for index in later if is_fixed(document, messages[index])), None), None
+    messages = dialogue.messages
+    for index in range(len(messages) - 1, dialogue.opening, -1):
+        if is_fixed(document, messages[index]):
+            return TailPlace(index)
+    return None
 
 
-def _marked(
-    document: Document, messages: Sequence[Span], opening: int
-) -> tuple[int | None, MarkedTail | None]:
+def _marked(document: Document, dialogue: Dialogue) -> TailPlace | None:
     """
-    Find the last message behind the prefix that holds the marker.
+    Find the last message behind the prefix that holds the marker, or the text that does.
 
     A user's message is the tail in part even where the marker is at its beginning: it cannot be moved.
     """
-    for index in range(len(messages) - 1, opening - 1, -1):
+    if dialogue.text is not None:
+        marked = find_marked_text(document, dialogue.text)
+        return None if marked is None else TailPlace(inside=marked)
+    messages = dialogue.messages
+    for index in range(len(messages) - 1, dialogue.opening - 1, -1):
         if (found := find_marked_tail(document, messages[index])) is not None:
             is_message = found.is_whole and is_fixed(document, messages[index])
-            return index, None if is_message else found
-    return None, None
+            return TailPlace(index, inside=None if is_message else found)
+    return None
 
 
-def _tail_id(document: Document, message: Span, inside: MarkedTail | None) -> ContentId:
-    if inside is None:
-        return content_id("tail", message_fields(document, message, "tail"))
-    others = (field for field in message_fields(document, message, "tail") if field[0] != "tail.content")
-    return content_id("tail", [*others, ("inside", document.body[inside.start : inside.content.end])])
+def _tail_id(document: Document, dialogue: Dialogue, place: TailPlace) -> ContentId:
+    marked = place.inside
+    inside = [] if marked is None else [("inside", document.body[marked.start : marked.content.end])]
+    if place.first is None:
+        return content_id("tail", [("holder", dialogue.holder.encode()), *inside])
+    fields = [
+        field
+        for message in dialogue.messages[place.first : place.first + place.count]
+        for field in message_fields(document, message, "tail")
+        if marked is None or field[0] != "tail.content"
+    ]
+    return content_id("tail", [*fields, *inside])
 
 
 def message_fields(document: Document, message: Span, tag: str) -> Iterable[tuple[str, bytes]]:
@@ -128,9 +155,11 @@ def raw_member(document: Document, name: str) -> bytes | None:
     return None if member is None else document.body[slice(*member.value_span)]
 
 
-def _prefix_id(document: Document, messages: Sequence[Span]) -> ContentId:
+def _prefix_id(document: Document, dialogue: Dialogue) -> ContentId:
     tools = raw_member(document, "tools")
     fields = [("tools", tools)] if tools is not None else []
-    for index, message in enumerate(messages):
+    if dialogue.instructions is not None:
+        fields.append(("instructions", document.body[slice(*dialogue.instructions)]))
+    for index, message in enumerate(dialogue.messages[: dialogue.opening]):
         fields.extend(message_fields(document, message, f"message.{index}"))
     return content_id("prefix", fields)

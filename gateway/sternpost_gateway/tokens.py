@@ -8,7 +8,7 @@ user message and the fixed tail.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +27,8 @@ class Template:
 
     `opening` are the leading messages, `options` the other fields that rendering depends on (tools, template
     arguments). `tail` is the tail's message; where the tail is only the end of one, `insert` is the byte at
-    which the rest of that message's content would stand. Two requests of equal `template_id` have equal fixed
-    parts.
+    which the rest of that message's content would stand. A template `is_bare` where no chat template adds
+    anything: its `tail` is a JSON string then. Two requests of equal `template_id` have equal fixed parts.
     """
 
     template_id: ContentId
@@ -37,6 +37,7 @@ class Template:
     tail: bytes
     options: tuple[tuple[str, bytes], ...]
     insert: int | None = None
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,36 @@ class TailFacts:
 
 def tokenize_body(template: Template, user_text: str, *, with_tail: bool) -> bytes:
     """Return the body for the engine's /tokenize; the fixed parts enter byte for byte."""
+    if template.is_bare:
+        prompt = _inserted(template, user_text) if with_tail else json.dumps(user_text).encode()
+        return _object([(b"model", template.model), (b"prompt", prompt), *_options(template)])
     messages = [*template.opening, *_made_up(template, user_text, with_tail=with_tail)]
     fields = [
         (b"model", template.model),
         (b"messages", b"[" + b",".join(messages) + b"]"),
         (b"add_generation_prompt", b"true" if with_tail else b"false"),
-        *((name.encode(), value) for name, value in template.options),
     ]
+    return _object([*fields, *_options(template)])
+
+
+def _object(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"{" + b",".join(b'"' + name + b'":' + value for name, value in fields) + b"}"
+
+
+def _options(template: Template) -> Iterable[tuple[bytes, bytes]]:
+    return ((name.encode(), value) for name, value in template.options)
+
+
+def _inserted(template: Template, user_text: str) -> bytes:
+    """Return the tail with the made-up text in front of it, in the same string."""
+    text = json.dumps(user_text).encode()[1:-1]
+    return template.tail[: template.insert] + text + template.tail[template.insert :]
 
 
 def _made_up(template: Template, user_text: str, *, with_tail: bool) -> list[bytes]:
     """Return the messages behind the opening: the made-up text in front of the tail, or in its message."""
     if with_tail and template.insert is not None:
-        text = json.dumps(user_text).encode()[1:-1]
-        return [template.tail[: template.insert] + text + template.tail[template.insert :]]
+        return [_inserted(template, user_text)]
     user = json.dumps({"role": "user", "content": user_text}).encode()
     return [user, template.tail] if with_tail else [user]
 

@@ -18,6 +18,8 @@ from sternpost_core.jsonspan import Document, Span, elements, members, value
 from sternpost_core.policy import Detector, VolatileAction, VolatileRule
 from sternpost_core.volatile import detect
 from sternpost_gateway.bounded import ENTRY_SIZE, Bounded
+from sternpost_gateway.dialogue import INSTRUCTIONS, Dialogue
+from sternpost_gateway.roles import USER_ROLE, role_of
 
 PREFIX_CHARS_MAX: Final = 128 * 1024
 PREFIX_LINES_MAX: Final = 4096
@@ -37,6 +39,10 @@ UNKNOWN: Final = True
 
 PATTERN: Final = "Pattern"
 """What a span is called that a policy's own pattern has found."""
+
+
+TEXT_TYPES: Final = frozenset({b'"text"', b'"input_text"'})
+"""The types of parts that hold a text to read, in chats and in responses, as raw JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +82,21 @@ class VolatileLine:
         return any(hit.action is action for hit in self.hits)
 
 
-def texts_of(document: Document, messages: Sequence[Span]) -> list[Text]:
-    """Return the texts of messages: string contents, and text parts."""
-    return [
-        Text(path, span, value(document, span))
-        for index, message in enumerate(messages)
-        for path, span in _strings(document, message, f"messages[{index}]")
-    ]
+def texts_of(document: Document, dialogue: Dialogue) -> list[Text]:
+    """Return the texts of the prefix: the instructions, and the leading messages' strings and text parts."""
+    found = [] if dialogue.instructions is None else [(INSTRUCTIONS, dialogue.instructions)]
+    for index, message in enumerate(dialogue.messages[: dialogue.opening]):
+        found += _strings(document, message, f"{dialogue.holder}[{index}]")
+    return [Text(path, span, value(document, span)) for path, span in found]
+
+
+def user_text(document: Document, dialogue: Dialogue) -> Span | None:
+    """Return the JSON string that the first user message begins with, None if there is none."""
+    if dialogue.text is not None:
+        return None if dialogue.is_bare else dialogue.text
+    later = dialogue.messages[dialogue.opening :]
+    user = next((message for message in later if role_of(document, message) == USER_ROLE), None)
+    return None if user is None else leading_text(document, user)
 
 
 def leading_text(document: Document, message: Span) -> Span | None:
@@ -113,7 +127,7 @@ def _part_text(document: Document, part: Span) -> Span | None:
         return None
     found = members(document, part)
     kind, text = found.get("type"), found.get("text")
-    if kind is None or text is None or document.body[slice(*kind.value_span)] != b'"text"':
+    if kind is None or text is None or document.body[slice(*kind.value_span)] not in TEXT_TYPES:
         return None
     return _string(document, text.value_span)
 

@@ -145,7 +145,7 @@ def test_message_with_the_marker_is_found(messages: list[Any], tail: int | None,
     """The last user's or system message behind the prefix that holds the marker has the tail."""
     chat = marked_chat(*messages)
 
-    assert (tail, is_part) == (chat.tail, chat.inside is not None)
+    assert (tail, is_part) == (chat.place.first if chat.place else None, chat.tail_is_part)
     assert (tail is None) is (chat.tail_id is None)
 
 

@@ -27,7 +27,7 @@ from sternpost_fakes.gateway_scene import (
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.headers import Headers
 from sternpost_gateway.receive import COMPLETIONS_PATH
-from sternpost_gateway.segment import chat_of
+from sternpost_gateway.segment import TailPlace, chat_of
 
 
 def test_messages_are_segmented_by_role() -> None:
@@ -36,7 +36,7 @@ def test_messages_are_segmented_by_role() -> None:
     chat = chat_of(scan(json.dumps({"messages": [SYSTEM, developer, USER, TAIL, USER, TAIL, USER]}).encode()))
 
     assert chat is not None
-    assert (2, 5) == (chat.opening, chat.tail)
+    assert (2, TailPlace(5)) == (chat.dialogue.opening, chat.place)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_odd_chats_are_segmented(messages: list[Any], opening: int, tail: int | 
     chat = chat_of(scan(json.dumps({"messages": messages}).encode()))
 
     assert chat is not None
-    assert (opening, tail) == (chat.opening, chat.tail)
+    assert (opening, tail) == (chat.dialogue.opening, chat.place.first if chat.place else None)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,12 @@ def test_tools_are_part_of_the_prefix() -> None:
             id="jwt-claim",
         ),
         pytest.param(
-            Scene(body={"model": "qwen", "prompt": "x"}, path=COMPLETIONS_PATH), Bypass.NOT_CHAT, id="prompt"
+            Scene(body={"model": "qwen", "prompt": "x"}, path=COMPLETIONS_PATH), Bypass.NO_TAIL, id="prompt"
+        ),
+        pytest.param(
+            Scene(body={"model": "qwen", "prompt": ["x"]}, path=COMPLETIONS_PATH),
+            Bypass.NOT_CHAT,
+            id="prompts",
         ),
         pytest.param(Scene(body={"model": "qwen"}), Bypass.NOT_CHAT, id="no-messages"),
         pytest.param(Scene(body={**CHAT, "prefix_cache": False}), Bypass.CLIENT_OFF, id="off-by-field"),

@@ -98,6 +98,8 @@ class FakeEngine:
             return self.faults.reply
         if path in ("/v1/chat/completions", "/v1/completions"):
             return await self._complete(path, json.loads(seen.body))
+        if path == "/v1/responses":
+            return await self._respond(json.loads(seen.body))
         return Reply(
             headers=(("content-type", "application/json"), ("X-Upstream", "yes")), pieces=(b'{"path":1}',)
         )
@@ -143,7 +145,7 @@ class FakeEngine:
         if body.get("tools"):
             words += ["<tools>", *WORD.findall(json.dumps(body["tools"])), "</tools>"]
         for message in body.get("messages", ()):
-            words += ["<start>", message["role"], *WORD.findall(str(message.get("content"))), "<end>"]
+            words += ["<start>", message["role"], *WORD.findall(_text(message.get("content"))), "<end>"]
         if "messages" in body and body.get("add_generation_prompt", True):
             words += ["<start>", "assistant"]
         return [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
@@ -170,6 +172,22 @@ class FakeEngine:
             cut=self.faults.cut,
             first_delay_seconds=self.first_delay_seconds,
         )
+
+    async def _respond(self, body: Mapping[str, Any]) -> Reply:
+        """Answer as a response, rendered as the chat that it stands for; its usage has no report."""
+        chat = {**body, "messages": _messages_of(body)}
+        if body.get("tools"):
+            chat["tools"] = [_chat_tool(tool) for tool in body["tools"]]
+        tokens = self.render(chat)
+        report = await self._reuse(body, tokens)
+        cached = report.prefix_tokens + report.suffix_tokens if report else 0
+        usage = {"input_tokens": len(tokens), "input_tokens_details": {"cached_tokens": cached}}
+        answer = {"id": "resp-1", "object": "response", "output": [], "usage": usage}
+        if not body.get("stream"):
+            return Reply(pieces=(json.dumps(answer).encode(),))
+        event = {"type": "response.completed", "response": answer}
+        text = f"event: response.completed\ndata: {json.dumps(event)}\n\n"
+        return Reply(headers=EVENT_STREAM, pieces=(text.encode(),), framing="chunked")
 
     def _choice(self, kind: str) -> dict[str, Any]:
         text = " ".join(self.words)
@@ -228,6 +246,27 @@ class FakeEngine:
             reason=reason,
             engine=self.batch,
         )
+
+
+def _text(content: object) -> str:
+    """Return a content's text, that of its parts joined."""
+    if isinstance(content, list):
+        return " ".join(str(part.get("text", part)) for part in content)
+    return str(content)
+
+
+def _messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages of a chat that stands for a response."""
+    found = body["input"]
+    items = [{"role": "user", "content": found}] if isinstance(found, str) else found
+    instructions = body.get("instructions")
+    return [{"role": "system", "content": instructions}, *items] if instructions else items
+
+
+def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a response's tool as a chat has it."""
+    function = {name: value for name, value in tool.items() if name != "type"}
+    return {"type": "function", "function": function}
 
 
 def usage_of(prompt: int, completion: int, report: Report | None) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""
+Where a body holds its prompt: one shape for chats, responses and completions.
+
+A chat has its messages in `messages`. A response has `instructions`, a string that stands in front of all
+messages as a system message would, and `input`: its messages, or a string that is the user's only one. A
+completion has a `prompt`, a string of which nobody says what is fixed about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.jsonspan import Document, Span, elements
+from sternpost_gateway.receive import CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH
+from sternpost_gateway.roles import is_fixed
+
+INSTRUCTIONS: Final = "instructions"
+
+HOLDERS: Final[Mapping[str, str]] = {
+    CHAT_PATH: "messages",
+    RESPONSES_PATH: "input",
+    COMPLETIONS_PATH: "prompt",
+}
+"""The member that holds the messages, or the string in their place, by path."""
+
+LISTED: Final = frozenset({"messages", "input"})
+"""The members that may hold a list of messages; a list of prompts is not one."""
+
+WRITTEN: Final = frozenset({"input", "prompt"})
+"""The members that may be a string instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialogue:
+    """
+    A prompt by its spans; `holder` is the member it stands in.
+
+    `array` is the list of messages, of which the first `opening` are the system's or the developer's. Without
+    a list, `text` is the JSON string that stands in its place. `instructions` is the JSON string in front.
+    """
+
+    holder: str
+    array: Span | None = None
+    messages: tuple[Span, ...] = ()
+    opening: int = 0
+    text: Span | None = None
+    instructions: Span | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Say whether the text is the whole prompt, to which no template adds anything."""
+        return self.holder == HOLDERS[COMPLETIONS_PATH]
+
+
+def dialogue_of(document: Document, path: str) -> Dialogue | None:
+    """Return the prompt of a request to `path`, None if the body has none that can be read."""
+    holder = HOLDERS.get(path, "")
+    member = document.members.get(holder)
+    if member is None:
+        return None
+    instructions = _instructions(document) if path == RESPONSES_PATH else None
+    begins = document.text[member.value_span.start]
+    if begins == "[" and holder in LISTED:
+        messages = elements(document, member.value_span)
+        return Dialogue(
+            holder=holder,
+            array=member.value_span,
+            messages=messages,
+            opening=_opening(document, messages),
+            instructions=instructions,
+        )
+    if begins == '"' and holder in WRITTEN:
+        return Dialogue(holder=holder, text=member.value_span, instructions=instructions)
+    return None
+
+
+def _opening(document: Document, messages: tuple[Span, ...]) -> int:
+    later = (index for index, span in enumerate(messages) if not is_fixed(document, span))
+    return next(later, len(messages))
+
+
+def _instructions(document: Document) -> Span | None:
+    member = document.members.get(INSTRUCTIONS)
+    is_text = member is not None and document.text[member.value_span.start] == '"'
+    return member.value_span if member is not None and is_text else None
