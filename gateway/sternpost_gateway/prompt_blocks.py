@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_core.content import tagged
-from sternpost_core.jsonspan import Document
+from sternpost_core.jsonspan import Document, Span
 from sternpost_core.policy import Layout
-from sternpost_gateway.plan import RENDERED_FIELDS, Planned
+from sternpost_gateway.plan import Planned
+from sternpost_gateway.rendering import RENDERED_FIELDS
 from sternpost_gateway.segment import Chat, raw_member
 
 BLOCK_BYTES: Final = 512
@@ -66,30 +67,35 @@ def blocks_of(planned: Planned) -> PromptBlocks:
             return PromptBlocks((), len(document.body))
         stream, last = options + prompt, 0
     else:
-        order, last = _order(planned, chat)
-        stream = options + b"".join(document.body[slice(*chat.messages[index])] for index in order)
+        spans, last = _order(planned, chat)
+        stream = options + b"".join(document.body[slice(*span)] for span in spans)
     # A request with reuse turned off finds nothing and leaves nothing.
     hashes = () if planned.identified.reuse_off else tuple(_chain(_scope(planned), stream))
     return PromptBlocks(hashes, len(stream) + last)
 
 
-def _order(planned: Planned, chat: Chat) -> tuple[list[int], int]:
-    """Return the messages in the order they go out, and the bytes of a tail that stands behind them."""
-    indices = list(range(len(chat.messages)))
-    tail = chat.tail
-    if tail is None:
-        return indices, 0
+def _order(planned: Planned, chat: Chat) -> tuple[list[Span], int]:
+    """Return the prompt's spans in the order they go out, and the bytes of a tail that stands behind them."""
+    dialogue, place = chat.dialogue, chat.place
+    front = [] if dialogue.instructions is None else [dialogue.instructions]
+    if dialogue.text is not None:
+        marked = place.inside if place else None
+        if marked is None or planned.wish is None:
+            return [*front, dialogue.text], 0
+        return [*front, Span(dialogue.text.start, marked.start)], dialogue.text.end - marked.start
+    messages = dialogue.messages
+    if place is None or place.first is None or (planned.wish is None and not planned.edits):
+        return [*front, *messages], 0
+    end = place.first + place.count
+    tail = messages[place.first : end]
     if planned.edits and planned.policy is not None and planned.policy.prompt.layout is Layout.TAIL_FIRST:
-        indices.remove(tail)
-        indices.insert(chat.opening, tail)
-        return indices, 0
-    if planned.wish is None and not planned.edits:
-        return indices, 0
-    indices.remove(tail)
+        opening = dialogue.opening
+        middle = [*messages[opening : place.first], *messages[end:]]
+        return [*front, *messages[:opening], *tail, *middle], 0
+    others = [*front, *messages[: place.first], *messages[end:]]
     if planned.wish is None:
-        return [*indices, tail], 0
-    span = chat.messages[tail]
-    return indices, span.end - span.start
+        return [*others, *tail], 0
+    return others, sum(span.end - span.start for span in tail)
 
 
 def _options(document: Document) -> Iterator[bytes]:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from sternpost_fakes.gateway_scene import PRESERVE, Scene, policy
+from sternpost_gateway.marker import MARKER
 from sternpost_gateway.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, blocks_of
-from sternpost_gateway.receive import COMPLETIONS_PATH
+from sternpost_gateway.receive import COMPLETIONS_PATH, RESPONSES_PATH
 
 LONG = "north " * 400
 SYSTEM = {"role": "system", "content": LONG}
@@ -108,3 +109,20 @@ def test_completion_is_hashed_by_its_prompt() -> None:
 def test_blocks_are_bounded() -> None:
     """However long a prompt is, so many blocks are remembered of it."""
     assert BLOCKS_MAX == len(hashes([user("x" * (BLOCKS_MAX + 3) * BLOCK_BYTES)]))
+
+
+def test_responses_and_marked_prompts_are_cut_as_they_are_rendered() -> None:
+    """Instructions come before the items, and a tail that the suffix store serves is in no block."""
+    marked = policy(prompt={"tail": {"source": "Marker"}})
+    items = [{"role": "user", "content": LONG}]
+    response = Scene(body={"model": "qwen", "instructions": LONG, "input": items}, path=RESPONSES_PATH)
+    other = Scene(body={"model": "qwen", "instructions": "x", "input": items}, path=RESPONSES_PATH)
+    texts = [f"{LONG}\n{MARKER}\n{rules}" for rules in (LONG, LONG.upper())]
+    prompts = [
+        Scene(body={"model": "qwen", "prompt": text}, path=COMPLETIONS_PATH, policy=marked) for text in texts
+    ]
+    one, two = (blocks_of(scene.plan()) for scene in prompts)
+
+    assert 0 == common(*(blocks_of(scene.plan()).hashes for scene in (response, other)))
+    assert one == two and len(LONG) // BLOCK_BYTES == len(one.hashes)
+    assert one.prompt_bytes > 2 * len(LONG)
