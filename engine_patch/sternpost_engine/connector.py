@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import psutil  # type: ignore[import-untyped]
 import torch
 from vllm import __version__ as vllm_version
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -25,19 +24,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 
 from sternpost_core.clock import SystemClock
-from sternpost_core.hint import Reason
+from sternpost_core.hint import HINT_FIELD, Reason
+from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.engine_identity import describe_engine
 from sternpost_engine.index import State, SuffixIndex
 from sternpost_engine.language import read_language
 from sternpost_engine.operations import Built, Operations, Outcome, Splice
 from sternpost_engine.planner import Room, TailPlanner
-from sternpost_engine.rotary import rotation_of
 from sternpost_engine.rules import Facts, Limits
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
 from sternpost_engine.stats import CounterDeltas, SuffixMetrics, SuffixStats, empty_data
 from sternpost_engine.support import check_groups, check_support
 from sternpost_engine.tensors import LayerShape, bytes_per_token
-from sternpost_engine.worker import Layer, SuffixWorker
+from sternpost_engine.worker import SuffixWorker
+from sternpost_engine.worker_setup import UnsupportedModelError, WorkerReport, make_worker, report_of
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -126,6 +126,10 @@ class SternpostConnector(KVConnectorBase_V1):
         self._scheduler().planner.reset()
         return True
 
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        """Learn what the workers said when the engine started."""
+        self._scheduler().workers_ready(list(metadata.values()))
+
     # -- worker side --------------------------------------------------------------------------------------
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
@@ -133,12 +137,16 @@ class SternpostConnector(KVConnectorBase_V1):
         if self.worker_side is not None:
             self.worker_side.pages = dict(kv_caches)
 
+    def get_handshake_metadata(self) -> WorkerReport | None:
+        """Make the worker, and say what memory it has and what stands against reuse."""
+        return self.worker_side.prepare() if self.worker_side is not None else None
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Carry out the step's operations."""
         if self.worker_side is not None:
             metadata = self._get_connector_metadata()
             assert isinstance(metadata, StepMetadata)
-            self.worker_side.start(metadata.operations, forward_context.no_compile_layers)
+            self.worker_side.start(metadata.operations)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Loads are done before the forward begins."""
@@ -207,12 +215,15 @@ class SchedulerSide:
     def __init__(
         self, vllm_config: Any, kv_cache_config: Any, settings: EngineSettings, supported: bool
     ) -> None:
-        budget = pool_budget(settings, psutil.virtual_memory().available)
         groups = kv_cache_config.kv_cache_groups if supported else ()
         size = sum(_layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups)
         clock = SystemClock()
         index = SuffixIndex(
-            budget_bytes=budget, bytes_per_token=max(size, 1), clock=clock, buckets=settings.buckets
+            # Where no bytes are given, the workers say what is free before the first request comes.
+            budget_bytes=settings.pool_bytes,
+            bytes_per_token=max(size, 1),
+            clock=clock,
+            buckets=settings.buckets,
         )
         limits = Limits(
             tail_tokens_min=settings.tail_tokens_min,
@@ -231,6 +242,8 @@ class SchedulerSide:
         )
         self.kv_cache_manager: Any = None
         self.scheduler: RidingScheduler | None = None
+        self._settings = settings
+        self._adapters = AdapterDigests()
         self._workers = vllm_config.parallel_config.tensor_parallel_size
         self._requests: dict[str, Request] = {}
         self._hits: dict[str, int] = {}
@@ -238,10 +251,20 @@ class SchedulerSide:
         self._tokens = {"prefix": 0, "suffix": 0, "computed": 0}
         self._match_seconds: list[float] = []
 
+    def workers_ready(self, reports: Sequence[WorkerReport]) -> None:
+        """Take what the workers said when the engine started: their free memory, and their refusals."""
+        refusal = next((report.refusal for report in reports if report.refusal is not None), None)
+        if refusal is not None:
+            logger.warning("suffix store off, serving as plain vLLM: %s", refusal)
+            self.planner.refuse()
+        budget = pool_budget(self._settings, reports)
+        self.planner.index.resize(budget)
+        logger.info("suffix store: %d bytes on each worker", budget)
+
     def add(self, request: Request) -> None:
         """Take a request; a build computes its whole tail, so it reads no prefix blocks."""
         self._requests[request.request_id] = request
-        if self.planner.add(facts_of(request)):
+        if self.planner.add(facts_of(request, self._adapters)):
             request.skip_reading_prefix_cache = True
 
     def match(self, request: Request, hit: int) -> int | None:
@@ -335,6 +358,7 @@ class WorkerSide:
 
     def __init__(self, vllm_config: Any) -> None:
         self.pages: dict[str, torch.Tensor] = {}
+        self._modules: Mapping[str, Any] = vllm_config.compilation_config.static_forward_context
         self._block_size = vllm_config.cache_config.block_size
         self._dtype = vllm_config.model_config.dtype
         self._worker: SuffixWorker | None = None
@@ -342,11 +366,26 @@ class WorkerSide:
         self._outcome = Outcome()
         self._copy_seconds: list[float] = []
 
-    def start(self, operations: Operations, layers: Mapping[str, Any]) -> None:
+    def prepare(self) -> WorkerReport:
+        """Make the worker before the first request; report its memory, or why it cannot be made."""
+        try:
+            self._worker = make_worker(
+                self.pages,
+                self._modules,
+                dtype=self._dtype,
+                block_size=self._block_size,
+                logger=logger,
+            )
+        except UnsupportedModelError as error:
+            return report_of(self.pages, str(error))
+        return report_of(self.pages, None)
+
+    def start(self, operations: Operations) -> None:
         """Carry out what comes before the forward."""
         if operations == Operations():
             return
-        copied = self._ready(layers).start(operations)
+        assert self._worker is not None, "a refused worker is told nothing"
+        copied = self._worker.start(operations)
         if operations.loads:
             self._copy_seconds.append(copied.seconds)
         for blocks in copied.failed.values():
@@ -376,43 +415,31 @@ class WorkerSide:
             return None
         return SuffixStats(data={**empty_data(), "observations": {"copy_seconds": seconds}})
 
-    def _ready(self, modules: Mapping[str, Any]) -> SuffixWorker:
-        if self._worker is None:
-            layers = [
-                Layer(name, modules[name], pages, _shape_of(modules[name], self._dtype))
-                for name, pages in self.pages.items()
-            ]
-            device = layers[0].pages.device
-            rotation = rotation_of(_rotary_module(), device)
-            self._worker = SuffixWorker(layers, rotation, self._block_size, device, time.perf_counter, logger)
-        return self._worker
 
-
-def facts_of(request: Request) -> Facts:
+def facts_of(request: Request, adapters: AdapterDigests) -> Facts:
     """Gather what the planner needs to know of vLLM's request."""
     sampling = request.sampling_params
     transfer = request.kv_transfer_params
     remote = isinstance(transfer, dict) and bool(
         transfer.get("do_remote_prefill") or transfer.get("do_remote_decode")
     )
+    # Only where a tail is asked for: an adapter's files may be large, and the scheduler waits meanwhile.
+    hinted = isinstance(transfer, dict) and HINT_FIELD in transfer
+    adapter = adapters.identify(request.lora_request) if hinted else ""
     return Facts(
         request_id=request.request_id,
         prompt=request.prompt_token_ids or (),
         transfer=transfer,
         salt=request.cache_salt or "",
-        lora=_adapter(request.lora_request),
+        lora=adapter or "",
         adapter=request.lora_request,
+        adapter_unknown=adapter is None,
         pooling=request.pooling_params is not None,
         prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
         multimodal=bool(request.mm_features) or request.prompt_embeds is not None,
         remote_kv=remote,
         resumable=request.resumable,
     )
-
-
-def _adapter(lora: Any) -> str:
-    """Name an adapter so that another one under the same name is another adapter."""
-    return "" if lora is None else f"{lora.lora_name}:{lora.lora_int_id}:{lora.lora_path}"
 
 
 def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:
@@ -422,23 +449,3 @@ def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:
 def _layer_bytes(spec: Any) -> int:
     value_dim = getattr(spec, "head_size_v", None) or spec.head_size
     return bytes_per_token([LayerShape(spec.num_kv_heads, spec.head_size, value_dim, spec.dtype)])
-
-
-def _shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
-    value_dim = getattr(module, "head_size_v", None) or module.head_size
-    return LayerShape(module.num_kv_heads, module.head_size, value_dim, dtype)
-
-
-def _rotary_module() -> Any:
-    """
-    The one rotary module that all layers of the model share.
-
-    Raises:
-        RuntimeError: when the model has none, or layers with different ones.
-    """
-    from vllm.model_executor.layers import rotary_embedding
-
-    modules = list({id(module): module for module in rotary_embedding._ROPE_DICT.values()}.values())
-    if len(modules) != 1:
-        raise RuntimeError(f"the model has {len(modules)} rotary modules; 1 is supported")
-    return modules[0]

@@ -10,7 +10,8 @@ def describe_engine(vllm_config: Any) -> str:
     """
     Sum up model, dtypes, RoPE parameters and parallel layout as a SHA-256 in hexadecimal.
 
-    Two engines with equal sums compute the same KV for the same tokens, up to rounding.
+    Two engines with equal sums compute the same KV for the same tokens, up to rounding. The rank of a worker
+    is no part: each holds its own heads of a tail, under the one key that all ranks share.
     """
     model, parallel, cache = vllm_config.model_config, vllm_config.parallel_config, vllm_config.cache_config
     text_config = model.hf_text_config
@@ -22,6 +23,7 @@ def describe_engine(vllm_config: Any) -> str:
         "kv_dtype": cache.cache_dtype,
         "rope": getattr(text_config, "rope_parameters", None),
         "rope_theta": getattr(text_config, "rope_theta", None),
+        "partial_rotary_factor": getattr(text_config, "partial_rotary_factor", None),
         "rope_scaling": getattr(text_config, "rope_scaling", None),
         "tensor_parallel_size": parallel.tensor_parallel_size,
         "tokenizer": model.tokenizer,

@@ -323,6 +323,11 @@ class TailPlanner:
             if track.building and track.sample is None:
                 track.reason, track.building = Reason.NOT_BUILT, False
 
+    def refuse(self) -> None:
+        """Serve every hinted request exactly from now on: the engine turned out not to be supported."""
+        self._supported = False
+        self.reset()
+
     # -- details ----------------------------------------------------------------------------------------
 
     def _identity(self, facts: Facts, hint: Hint) -> TailIdentity:

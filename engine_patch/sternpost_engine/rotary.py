@@ -10,12 +10,15 @@ scaled variants (linear, llama3, YaRN) need no code of their own here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+POSITIONS_UNTURNED: Final = 2**31
+"""How many positions a rotation that turns nothing knows: more than any model has."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
     """
     The angles of one rotary module, as unit vectors.
@@ -98,6 +101,12 @@ class Turn:
         out[..., 0:dim:2] = first * self.cos - second * self.sin
         out[..., 1:dim:2] = second * self.cos + first * self.sin
         out[..., dim:] = keys[..., dim:]
+
+
+def no_rotation(device: torch.device) -> Rotation:
+    """Return the rotation of a layer whose keys are not turned: no dimension takes part."""
+    empty = torch.empty((POSITIONS_UNTURNED, 0), dtype=torch.float32, device=device)
+    return Rotation(empty, empty, neox=False)
 
 
 def rotation_of(module: Any, device: torch.device) -> Rotation:

@@ -33,8 +33,9 @@ class Facts:
     """
     What the planner needs to know of a request.
 
-    `transfer` is the request's `kv_transfer_params` as the engine received it. `lora` names the adapter, and
-    `adapter` is the engine's own object for it. `remote_kv` says that another engine takes part in the
+    `transfer` is the request's `kv_transfer_params` as the engine received it. `lora` is the adapter's
+    identity, `adapter` the engine's own object for it, and `adapter_unknown` says that its content could not
+    be read. `remote_kv` says that another engine takes part in the
     prefill, `resumable` that the prompt may grow later.
     """
 
@@ -44,6 +45,7 @@ class Facts:
     salt: str = ""
     lora: str = ""
     adapter: object = None
+    adapter_unknown: bool = False
     pooling: bool = False
     prompt_logprobs: bool = False
     multimodal: bool = False
@@ -92,6 +94,7 @@ def _refuse_kind(facts: Facts) -> Reason | None:
         (facts.prompt_logprobs, Reason.PROMPT_LOGPROBS),
         (facts.multimodal, Reason.MULTIMODAL),
         (facts.remote_kv or facts.resumable, Reason.REMOTE_KV),
+        (facts.adapter_unknown, Reason.UNSUPPORTED),
     )
     return next((reason for refused, reason in refusals if refused), None)
 

@@ -7,8 +7,9 @@ silently become a default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Protocol
 
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_engine.buckets import BUCKET_TOKENS, EQUAL_BUCKETS, Bucket
@@ -82,9 +83,24 @@ def parse_settings(mapping: Mapping[str, object]) -> EngineSettings:
     return settings
 
 
-def pool_budget(settings: EngineSettings, free_bytes: int) -> int:
-    """The store's budget in bytes, where `free_bytes` are free after weights and KV cache."""
-    return settings.pool_bytes or int(settings.pool_fraction * free_bytes)
+class FreeMemory(Protocol):
+    """What a worker says of its memory, in bytes; on a host all workers share it."""
+
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that are free after weights and KV cache."""
+
+    @property
+    def host(self) -> bool:
+        """Whether they are the host's."""
+
+
+def pool_budget(settings: EngineSettings, workers: Sequence[FreeMemory]) -> int:
+    """Return the store's budget on each worker, in bytes: that of the worker with the least room."""
+    if settings.pool_bytes:
+        return settings.pool_bytes
+    shares = [worker.free_bytes // (len(workers) if worker.host else 1) for worker in workers]
+    return int(settings.pool_fraction * min(shares, default=0))
 
 
 def _checks() -> dict[str, _Check]:

@@ -25,12 +25,13 @@ CacheUpdate = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Ten
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One attention layer: vLLM's module, its pages, and its heads."""
+    """One attention layer: vLLM's module, its pages, its heads, and how its keys are turned."""
 
     name: str
     module: Any
     pages: torch.Tensor
     shape: LayerShape
+    rotation: Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,6 @@ class SuffixWorker:
     def __init__(
         self,
         layers: Sequence[Layer],
-        rotation: Rotation,
         block_size: int,
         device: torch.device,
         seconds: Callable[[], float],
@@ -56,7 +56,6 @@ class SuffixWorker:
     ) -> None:
         self._layers = tuple(layers)
         self._shapes = tuple(layer.shape for layer in self._layers)
-        self._rotation = rotation
         self._block_size = block_size
         self._device = device
         self._seconds = seconds
@@ -127,13 +126,13 @@ class SuffixWorker:
         assert tail.scaffold.whole, "a tail is read when it is whole"
         slots = self._slots(span)
         turns = {
-            heads: self._rotation.turn(span.position, span.count, heads)
-            for heads in {layer.shape.kv_heads for layer in self._layers}
+            turned: turned[0].turn(span.position, span.count, turned[1])
+            for turned in {(layer.rotation, layer.shape.kv_heads) for layer in self._layers}
         }
         for index, layer in enumerate(self._layers):
             rotated = self._scratch_for(layer.shape, span.count)
             keys, values = tail.mixed(index, span.offset, span.count, load.mix)
-            turns[layer.shape.kv_heads].apply(keys, rotated)
+            turns[layer.rotation, layer.shape.kv_heads].apply(keys, rotated)
             layer.module.impl.do_kv_cache_update(
                 layer.module,
                 rotated.to(layer.shape.dtype),
@@ -209,10 +208,11 @@ class SuffixWorker:
         rows = torch.isin(slots, wanted).nonzero().squeeze(-1)
         if target is None or rows.numel() != capture.span.count:
             return
-        shape = self._layers[index].shape
+        layer = self._layers[index]
+        shape = layer.shape
         rotated = keys[rows].view(-1, shape.kv_heads, shape.head_dim).to(torch.float32)
         unrotated = torch.empty_like(rotated)
-        self._rotation.unrotate(rotated, capture.span.position, unrotated)
+        layer.rotation.unrotate(rotated, capture.span.position, unrotated)
         target.put(
             index, capture.span.offset, unrotated, values[rows].view(-1, shape.kv_heads, shape.value_dim)
         )

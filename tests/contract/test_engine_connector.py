@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sternpost_core.hint import Correction, Reason
+from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
 from sternpost_engine.planner import Room
 from sternpost_engine.settings import EngineSettings
@@ -76,7 +77,7 @@ class FakeScheduler:
         self.taken.append(splice)
 
 
-def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
+def make_side(connector: ModuleType, *, workers: int = 1, settings: EngineSettings | None = None) -> Any:
     """Return the scheduler's half over one layer, with short tails allowed."""
     torch = import_object("torch")
     spec = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8, dtype=torch.bfloat16)
@@ -98,7 +99,7 @@ def make_side(connector: ModuleType, *, workers: int = 1) -> Any:
     side = connector.SchedulerSide(
         config,
         SimpleNamespace(kv_cache_groups=[group]),
-        EngineSettings(pool_bytes=10**6, tail_tokens_min=4),
+        settings or EngineSettings(pool_bytes=10**6, tail_tokens_min=4),
         supported=True,
     )
     side.kv_cache_manager = SimpleNamespace(get_block_ids=lambda request_id: (list(range(20)),))
@@ -120,8 +121,13 @@ def build(connector: ModuleType, side: Any) -> None:
         pytest.param({"cache_salt": "s"}, {"salt": "s"}, id="salt"),
         pytest.param(
             {"lora_request": ADAPTER},
-            {"lora": "l:3:adapters/l", "adapter": ADAPTER},
-            id="adapter",
+            {"adapter": ADAPTER, "adapter_unknown": True},
+            id="adapter-without-files",
+        ),
+        pytest.param(
+            {"lora_request": ADAPTER, "kv_transfer_params": {}},
+            {"adapter": ADAPTER, "transfer": {}},
+            id="adapter-of-a-request-without-a-hint",
         ),
         pytest.param({"pooling_params": object()}, {"pooling": True}, id="pooling"),
         pytest.param(
@@ -146,12 +152,13 @@ def build(connector: ModuleType, side: Any) -> None:
 )
 def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expected: dict[str, Any]) -> None:
     """Each is read where vLLM keeps it."""
-    facts = connector.facts_of(request_of(read_facts("read"), **changes))
+    facts = connector.facts_of(request_of(read_facts("read"), **changes), AdapterDigests())
 
     defaults = {
         "salt": "",
         "lora": "",
         "adapter": None,
+        "adapter_unknown": False,
         "pooling": False,
         "prompt_logprobs": False,
         "multimodal": False,
@@ -305,6 +312,73 @@ def test_finished_request_is_forgotten(connector: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "reports", "budget"),
+    [
+        pytest.param({"pool_fraction": 0.5}, [(1000, False)], 500, id="share-of-what-is-free"),
+        pytest.param({"pool_fraction": 0.5}, [(1000, False), (800, False)], 400, id="least-of-the-devices"),
+        pytest.param({"pool_fraction": 0.5}, [(1000, True), (1000, True)], 250, id="hosts-memory-is-shared"),
+        pytest.param({"pool_bytes": 77}, [(1000, False)], 77, id="bytes"),
+    ],
+)
+def test_budget_is_what_the_workers_have(
+    connector: ModuleType, settings: dict[str, Any], reports: list[tuple[int, bool]], budget: int
+) -> None:
+    """The device's memory, which the scheduler's process cannot ask for."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, settings=EngineSettings(**settings))
+
+    side.workers_ready([setup.WorkerReport(free, host) for free, host in reports])
+
+    assert budget == side.planner.index.budget_bytes
+
+
+def test_refusal_of_one_worker_turns_the_store_off(connector: ModuleType) -> None:
+    """A tail that one rank cannot turn is of no use to the others."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, workers=2)
+
+    side.workers_ready([setup.WorkerReport(1, False), setup.WorkerReport(1, False, "layer 3 is odd")])
+    side.add(request_of(build_facts("build")))
+
+    assert Reason.UNSUPPORTED is side.planner.reason("build")
+
+
+def worker_side(connector: ModuleType, modules: dict[str, Any]) -> Any:
+    """Return the worker's half over a cache of one layer on the host."""
+    torch = import_object("torch")
+    config = SimpleNamespace(
+        cache_config=SimpleNamespace(block_size=16),
+        model_config=SimpleNamespace(dtype=torch.bfloat16),
+        compilation_config=SimpleNamespace(static_forward_context=modules),
+    )
+    side = connector.WorkerSide(config)
+    side.pages = {"layer": torch.empty(0)}
+    return side
+
+
+def test_worker_without_a_rotary_module_is_refused(connector: ModuleType) -> None:
+    """The report says so in words, and how much memory is free all the same."""
+    side = worker_side(connector, {"layer": SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8)})
+
+    report = side.prepare()
+
+    assert "layer layer has no rotary module of its own, and the model has 0" == report.refusal
+    assert (True, True) == (report.host, report.free_bytes > 0)
+
+
+class NotingWorker:
+    """Notes the operations that reach it."""
+
+    def __init__(self) -> None:
+        self.started: list[Operations] = []
+
+    def start(self, operations: Operations) -> Any:
+        """Note them."""
+        self.started.append(operations)
+        return SimpleNamespace(seconds=0.5, failed={})
+
+
+@pytest.mark.parametrize(
     "operations",
     [
         pytest.param(Operations(drops=(1,)), id="drop"),
@@ -315,28 +389,20 @@ def test_finished_request_is_forgotten(connector: ModuleType) -> None:
     ],
 )
 def test_every_operation_reaches_the_worker(connector: ModuleType, operations: Operations) -> None:
-    """Here it cannot be made, for no model has been loaded: so one that is passed over is told."""
-    torch = import_object("torch")
-    config = SimpleNamespace(
-        cache_config=SimpleNamespace(block_size=16), model_config=SimpleNamespace(dtype=torch.bfloat16)
-    )
-    side = connector.WorkerSide(config)
-    side.pages = {"layer": torch.empty(0)}
-    module = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8)
+    """One that is passed over would leave a tail without its tensors."""
+    side = worker_side(connector, {})
+    side._worker = NotingWorker()
 
-    with pytest.raises(RuntimeError, match="the model has 0 rotary modules"):
-        side.start(operations, {"layer": module})
+    side.start(operations)
+
+    assert [operations] == side._worker.started
 
 
-def test_worker_is_made_when_there_is_something_to_do(connector: ModuleType) -> None:
-    """A plain step costs nothing, and an engine without hints never looks at its layers."""
-    torch = import_object("torch")
-    config = SimpleNamespace(
-        cache_config=SimpleNamespace(block_size=16), model_config=SimpleNamespace(dtype=torch.bfloat16)
-    )
-    side = connector.WorkerSide(config)
+def test_plain_step_never_reaches_the_worker(connector: ModuleType) -> None:
+    """It costs nothing, and has nothing to report."""
+    side = worker_side(connector, {})
 
-    side.start(Operations(), {})
+    side.start(Operations())
     side.end()
 
     assert (set(), None, None) == (side.take_failed_blocks(), side.take_outcome(), side.take_stats())

@@ -43,6 +43,7 @@ def engine(**changes: Any) -> SimpleNamespace:
         ("model_config__hf_text_config", SimpleNamespace(rope_parameters={"rope_theta": 1e4})),
         ("model_config__hf_text_config", SimpleNamespace(rope_theta=1e5)),
         ("model_config__hf_text_config", SimpleNamespace(rope_scaling={"rope_type": "yarn"})),
+        ("model_config__hf_text_config", SimpleNamespace(partial_rotary_factor=0.5)),
         ("model_config__hf_text_config", SimpleNamespace()),
     ],
 )

@@ -1,5 +1,6 @@
 """The plugin's settings: what is taken, and how what is not is named."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -137,16 +138,27 @@ def test_long_value_is_cut() -> None:
     assert len(caught.value.faults[0].value) <= 80
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A worker's memory."""
+
+    free_bytes: int
+    host: bool = False
+
+
 @pytest.mark.parametrize(
-    ("settings", "expected"),
+    ("settings", "workers", "expected"),
     [
-        pytest.param(EngineSettings(pool_fraction=0.25), 250, id="share-of-what-is-free"),
-        pytest.param(EngineSettings(pool_fraction=0.25, pool_bytes=77), 77, id="bytes-come-first"),
+        pytest.param(EngineSettings(pool_fraction=0.25), [Memory(1000)], 250, id="share-of-what-is-free"),
+        pytest.param(EngineSettings(pool_fraction=0.25, pool_bytes=77), [Memory(1000)], 77, id="bytes-first"),
+        pytest.param(EngineSettings(pool_fraction=0.5), [Memory(1000), Memory(600)], 300, id="least-device"),
+        pytest.param(EngineSettings(pool_fraction=0.5), [Memory(1000, True)] * 2, 250, id="shared-host"),
+        pytest.param(EngineSettings(), [], 0, id="nobody-answered"),
     ],
 )
-def test_budget_of_the_pool(settings: EngineSettings, expected: int) -> None:
-    """In bytes."""
-    assert expected == pool_budget(settings, free_bytes=1000)
+def test_budget_of_the_pool(settings: EngineSettings, workers: list[Memory], expected: int) -> None:
+    """In bytes, on each worker."""
+    assert expected == pool_budget(settings, workers)
 
 
 def test_bucket_without_a_share_borrows() -> None:

@@ -7,20 +7,21 @@ import pytest
 import torch
 
 from sternpost_engine.operations import Begin, Capture, Load, Operations, Span
-from sternpost_engine.rotary import rotation_of
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
-from sternpost_fakes.attention import UNTOUCHED, FakeRotary, frequencies_of
+from sternpost_fakes.attention import UNTOUCHED, FakeRotary
 from sternpost_fakes.little_engine import (
     BLOCK_SIZE,
     BUILD_BLOCKS,
     CPU,
     ENTRY,
+    LOCAL,
     MODEL,
     READ_BLOCKS,
     SCAFFOLD_TOKENS,
     SLOTS,
     TAIL,
+    UNTURNED,
     LittleEngine,
     capture,
     error,
@@ -69,6 +70,28 @@ def test_tail_built_in_chunks_among_other_rows_is_read_at_another_position(
         assert error(engine.model_keys(number, TAIL[2:19], 15), layer.pages[0, slots]) < tolerance
         assert torch.equal(engine.values[number][list(TAIL[2:19])], layer.pages[1, slots])
         assert (layer.pages[:, untouched] == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize(
+    "angles",
+    [
+        pytest.param((MODEL, LOCAL), id="global-and-local"),
+        pytest.param((MODEL, MODEL, UNTURNED), id="one-layer-is-not-turned"),
+        pytest.param((UNTURNED, LOCAL, MODEL), id="first-layer-is-not-turned"),
+    ],
+)
+def test_each_layer_is_turned_as_the_model_turns_it(angles: tuple[FakeRotary, ...]) -> None:
+    """A model may have other angles in some layers, or none."""
+    engine = LittleEngine(angles=angles, model=angles)
+    assert outcome(ENTRY) == engine.build()
+    engine.clear()
+
+    engine.worker.start(Operations(loads=(load(),)))
+    engine.worker.end()
+
+    slots = slots_of(READ_BLOCKS, 15, 17)
+    for number, layer in enumerate(engine.layers):
+        assert error(engine.model_keys(number, TAIL[2:19], 15), layer.pages[0, slots]) < 5e-6
 
 
 def test_build_computes_as_ever() -> None:
@@ -162,15 +185,14 @@ def test_build_that_is_not_whole_fails(computed: int) -> None:
 
 def test_build_with_wrong_angles_fails() -> None:
     """Its keys would be put at positions that the model knows nothing of."""
-    assert outcome(failed=ENTRY) == LittleEngine(angles=FakeRotary(frequencies_of(8, 500.0), 500)).build()
+    assert outcome(failed=ENTRY) == LittleEngine(angles=(LOCAL,)).build()
 
 
 def test_build_without_memory_fails_alone() -> None:
     """The engine goes on, and the request is served."""
     engine = LittleEngine()
     engine.worker = SuffixWorker(
-        [Layer(layer.name, layer.module, layer.pages, HUGE) for layer in engine.layers],
-        rotation_of(MODEL, CPU),
+        [Layer(layer.name, layer.module, layer.pages, HUGE, layer.rotation) for layer in engine.layers],
         BLOCK_SIZE,
         CPU,
         itertools.count(0.0).__next__,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
 
+from sternpost_engine.rotary import Rotation
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer
 
@@ -43,14 +45,15 @@ class FakeAttention:
     impl: FakeBackend = field(default_factory=FakeBackend)
 
 
-def fake_layers(count: int, slots: int, shape: LayerShape) -> list[Layer]:
-    """Return layers with empty pages of [2, slots, heads, dim]."""
+def fake_layers(count: int, slots: int, shape: LayerShape, rotations: Sequence[Rotation]) -> list[Layer]:
+    """Return layers with empty pages of [2, slots, heads, dim], whose keys take turns at the rotations."""
     return [
         Layer(
             f"layer-{number}",
             FakeAttention(),
             torch.full((2, slots, shape.kv_heads, shape.head_dim), UNTOUCHED, dtype=shape.dtype),
             shape,
+            rotations[number % len(rotations)],
         )
         for number in range(count)
     ]

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from sternpost_engine.calibration import AS_BUILT, SCAFFOLD, Mix
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
-from sternpost_engine.rotary import rotation_of
+from sternpost_engine.rotary import Rotation, no_rotation, rotation_of
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
 from sternpost_fakes.attention import UNTOUCHED, FakeRotary, fake_layers, frequencies_of
@@ -25,6 +25,12 @@ ENTRY: Final = 1
 
 MODEL: Final = FakeRotary(frequencies_of(8), 500, magnitude=1.1)
 
+LOCAL: Final = FakeRotary(frequencies_of(8, 500.0), 500)
+"""Other angles, as some models have them in layers of local attention."""
+
+UNTURNED: Final = FakeRotary((), 500)
+"""As some models have it in some of their layers."""
+
 SCAFFOLD_TOKENS: Final = 6
 TAIL: Final = (*range(10), *range(10), 3)
 """Twenty-one tokens; each occurs twice, so that the arithmetic can be checked."""
@@ -36,12 +42,19 @@ READ_BLOCKS: Final = (11, 3, 28, 46, 13, 45, 8, 22, 5, 17)
 class LittleEngine:
     """A worker, its layers, and a model whose keys and values depend on layer, token and position alone."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32, *, angles: FakeRotary = MODEL) -> None:
+    def __init__(
+        self,
+        dtype: torch.dtype = torch.float32,
+        *,
+        angles: Sequence[FakeRotary] = (MODEL,),
+        model: Sequence[FakeRotary] = (MODEL,),
+    ) -> None:
+        """`angles` are what the worker believes, layer by layer in turn, and `model` what the model does."""
         self.shape = LayerShape(kv_heads=2, head_dim=8, value_dim=8, dtype=dtype)
-        self.layers = fake_layers(LAYERS, SLOTS, self.shape)
+        self.layers = fake_layers(LAYERS, SLOTS, self.shape, [_rotation(each) for each in angles])
+        self.model = model
         self.worker = SuffixWorker(
             self.layers,
-            rotation_of(angles, CPU),
             BLOCK_SIZE,
             CPU,
             itertools.count(0.0, 0.25).__next__,
@@ -53,7 +66,11 @@ class LittleEngine:
 
     def model_keys(self, layer: int, tokens: Sequence[int], position: int) -> torch.Tensor:
         """The keys that the model computes for these tokens from `position` on."""
-        return MODEL.rotated(self.keys[layer][list(tokens)], position).to(self.shape.dtype)
+        return (
+            self.model[layer % len(self.model)]
+            .rotated(self.keys[layer][list(tokens)], position)
+            .to(self.shape.dtype)
+        )
 
     def forward(self, rows: Sequence[tuple[Sequence[int], Sequence[int], int]], padding: int = 0) -> None:
         """Compute a batch of rows: tokens, the request's blocks, and the first token's position."""
@@ -94,6 +111,10 @@ class LittleEngine:
         """Empty all pages, so that what is written afterwards can be told."""
         for layer in self.layers:
             layer.pages.fill_(UNTOUCHED)
+
+
+def _rotation(angles: FakeRotary) -> Rotation:
+    return rotation_of(angles, CPU) if angles.frequencies else no_rotation(CPU)
 
 
 class NoMemory(TorchFunctionMode):  # type: ignore[misc]

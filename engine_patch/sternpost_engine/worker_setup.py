@@ -1,0 +1,118 @@
+"""
+Making a worker from what vLLM has loaded, and what the worker reports when the engine starts.
+
+The report says how much memory is free for tails and what stands against reuse; the scheduler's side reads
+it before the first request. A model whose rotation is not understood is refused here, once, and is then
+served as plain vLLM.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
+
+from sternpost_engine.memory import free_bytes, is_host
+from sternpost_engine.rotary import Rotation, no_rotation, rotation_of
+from sternpost_engine.rotary_check import moves_like
+from sternpost_engine.rotary_layers import UnknownRotaryError, live_modules, rotaries_of
+from sternpost_engine.tensors import LayerShape
+from sternpost_engine.worker import Layer, SuffixWorker
+
+
+@dataclass
+class WorkerReport(KVConnectorHandshakeMetadata):
+    """
+    What one worker says when the engine starts.
+
+    `free_bytes` are free after weights and KV cache; `host` says that it is the host's memory, which the
+    engine's workers share. `refusal` is what stands against reuse, if anything does.
+    """
+
+    free_bytes: int
+    host: bool
+    refusal: str | None = None
+
+
+class UnsupportedModelError(Exception):
+    """The model's layers cannot be served from stored tails; the message says why."""
+
+
+def make_worker(
+    pages: Mapping[str, torch.Tensor],
+    modules: Mapping[str, Any],
+    *,
+    dtype: torch.dtype,
+    block_size: int,
+    logger: logging.Logger,
+) -> SuffixWorker:
+    """
+    Make the worker over vLLM's attention layers, `modules`, and their KV caches, `pages`, by layer name.
+
+    Raises:
+        UnsupportedModelError: when a layer's keys are turned in a way that is not understood.
+    """
+    # A layer that shares another's KV has no keys of its own.
+    owned = {name: modules[name] for name in pages if _target(modules[name]) is None}
+    if not owned:
+        raise UnsupportedModelError("the model has no attention layer with a KV cache")
+    device = next(iter(pages.values())).device
+    shapes = {name: shape_of(module, dtype) for name, module in owned.items()}
+    rotations = _rotations(owned, shapes, device)
+    layers = [Layer(name, modules[name], pages[name], shapes[name], rotations[name]) for name in owned]
+    return SuffixWorker(layers, block_size, device, time.perf_counter, logger)
+
+
+def report_of(pages: Mapping[str, torch.Tensor], refusal: str | None) -> WorkerReport:
+    """Report the memory that is free on the device of the KV caches, and a refusal if there is one."""
+    device = next((cache.device for cache in pages.values()), torch.device("cpu"))
+    return WorkerReport(free_bytes(device), is_host(device), refusal)
+
+
+def shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
+    """Read the heads of vLLM's attention module on this worker."""
+    value_dim = getattr(module, "head_size_v", None) or module.head_size
+    return LayerShape(module.num_kv_heads, module.head_size, value_dim, dtype)
+
+
+def _rotations(
+    attention: Mapping[str, Any], shapes: Mapping[str, LayerShape], device: torch.device
+) -> dict[str, Rotation]:
+    try:
+        rotaries = rotaries_of(attention, live_modules(), _known_rotaries())
+    except UnknownRotaryError as error:
+        raise UnsupportedModelError(str(error)) from error
+    unturned = no_rotation(device)
+    made: dict[int, Rotation] = {}
+    for name, rotary in rotaries.items():
+        if rotary is not None and id(rotary) not in made:
+            made[id(rotary)] = _checked_rotation(rotary, shapes[name], device)
+    return {name: unturned if rotary is None else made[id(rotary)] for name, rotary in rotaries.items()}
+
+
+def _checked_rotation(rotary: Any, shape: LayerShape, device: torch.device) -> Rotation:
+    kind = type(rotary).__name__
+    try:
+        rotation = rotation_of(rotary, device)
+        right = moves_like(rotary, rotation, heads=shape.kv_heads, head_dim=shape.head_dim, dtype=shape.dtype)
+    except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+        # The module is vLLM's or a model author's, and has another form than those that are known here.
+        raise UnsupportedModelError(f"rotary module {kind}: {type(error).__name__}") from error
+    if not right:
+        raise UnsupportedModelError(f"rotary module {kind}: moved keys differ from computed ones")
+    return rotation
+
+
+def _known_rotaries() -> list[Any]:
+    from vllm.model_executor.layers import rotary_embedding
+
+    return list(rotary_embedding._ROPE_DICT.values())
+
+
+def _target(module: Any) -> str | None:
+    return getattr(module, "kv_sharing_target_layer_name", None)
