@@ -32,7 +32,7 @@ from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kill_signals import kill_signals
@@ -82,14 +82,16 @@ def create_app(
     """
     metrics = Metrics(registry)
     kills = Kills(clock, settings.state, _on_latch(metrics))
-    source, keep_current = _config_source(settings, clock, chance, _on_config(kills, metrics))
+    static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
+    tails = Tails(clock)
+    routing = make_routing(static, tails, clock, chance)
+    trips = Trips(clock, settings.state, _on_trip(metrics))
+    on_engines = _on_engines(static, routing.fleet, trips)
+    source, keep_current = _config_source(settings, clock, chance, _on_config(kills, metrics), on_engines)
     source.load()
     kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
     if kill_file:
         kill_file.load()
-    engines = tuple(Engine(url.rstrip("/")) for url in settings.engines)
-    tails = Tails(clock)
-    routing = make_routing(engines, tails, clock, chance)
     api = EngineApi(control, settings.timeouts)
     parts = Parts(
         settings=settings,
@@ -102,7 +104,7 @@ def create_app(
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
-        trips=Trips(engines, clock, settings.state, _on_trip(metrics)),
+        trips=trips,
         builder=TailBuilder(api, tails, metrics),
         versions=Versions(settings.state),
         router=routing.router,
@@ -158,7 +160,11 @@ def load_secret(settings: Settings) -> bytes:
 
 
 def _config_source(
-    settings: Settings, clock: Clock, chance: random.Random, on_config: Callable[[Config], None]
+    settings: Settings,
+    clock: Clock,
+    chance: random.Random,
+    on_config: Callable[[Config], None],
+    on_engines: Callable[[tuple[Engine, ...]], None],
 ) -> tuple[ConfigSource, Job]:
     """Return where the configuration comes from, and what keeps it current."""
     if settings.policies is not None:
@@ -166,7 +172,7 @@ def _config_source(
         return directory, lambda: directory.watch(settings.timeouts.poll_seconds)
     place = settings.cluster or Cluster()
     api = KubernetesApi(place.kubeconfig)
-    cluster = ClusterConfig(api, clock, chance, place.namespace, settings.state, on_config)
+    cluster = ClusterConfig(api, clock, chance, place.namespace, settings.state, on_config, on_engines)
 
     async def keep_current() -> None:
         try:
@@ -193,6 +199,17 @@ def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
     def take(config: Config) -> None:
         kills.configure(config.policies.policies, config.switches)
         metrics.show_levels(kills.table)
+
+    return take
+
+
+def _on_engines(
+    static: tuple[Engine, ...], fleet: Fleet, trips: Trips
+) -> Callable[[tuple[Engine, ...]], None]:
+    def take(found: tuple[Engine, ...]) -> None:
+        _, gone = fleet.set_engines((*static, *found))
+        for engine in gone:
+            trips.forget(engine)
 
     return take
 

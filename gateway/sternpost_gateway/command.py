@@ -134,9 +134,9 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         action="append",
-        required=True,
+        default=[],
         metavar="URL",
-        help="base URL of an engine; once for each engine",
+        help="base URL of an engine; once for each engine (with --kubernetes: beside those of the pools)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(

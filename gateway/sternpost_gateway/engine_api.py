@@ -24,6 +24,9 @@ INFO_PATH: Final = "/sternpost/v1/info"
 CONNECTIONS_MAX: Final = 64
 """Control connections at once, over all engines."""
 
+MODELS_MAX: Final = 4096
+"""Models of one engine, adapters included."""
+
 TOKENS_MAX: Final = 1_000_000
 """Tokens in one answer of /tokenize: more than any context window."""
 
@@ -65,6 +68,20 @@ class EngineApi:
         if not response.is_success or answer.get("v") != HINT_VERSION:
             raise ControlFailed(f"{engine.url}{INFO_PATH} answered with status {response.status_code}")
         return _info(answer)
+
+    async def models(self, engine: Engine) -> frozenset[str]:
+        """
+        Return the names of the models that an engine serves.
+
+        Raises:
+            ControlFailed: no understandable answer.
+        """
+        response = await self._call("GET", engine, "/v1/models", None, self._timeouts.probe_seconds)
+        data = _object(response).get("data")
+        if not response.is_success or not isinstance(data, list):
+            raise ControlFailed(f"{engine.url}/v1/models answered with status {response.status_code}")
+        names = (item.get("id") for item in data[:MODELS_MAX] if isinstance(item, Mapping))
+        return frozenset(name for name in names if isinstance(name, str))
 
     async def tokenize(self, engine: Engine, body: bytes) -> tuple[int, ...]:
         """

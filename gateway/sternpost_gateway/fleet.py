@@ -7,8 +7,9 @@ starts; everything believed about the store of an earlier batch is void.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -28,9 +29,14 @@ class Plugin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """One engine by its base URL, without a trailing slash."""
+    """
+    One engine by its base URL, without a trailing slash.
+
+    `pool` is the full name of the EnginePool that it belongs to; one without may serve every policy.
+    """
 
     url: str
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +50,8 @@ class Info:
     epoch: int = 0
     tail_tokens_min: int = 0
     tail_tokens_max: int = 0
+    models: frozenset[str] = frozenset()
+    """The models that it serves, adapters included; empty while nothing is known of them."""
 
 
 UNKNOWN: Final = Info(plugin=Plugin.UNKNOWN)
@@ -103,6 +111,7 @@ class Fleet:
         self._on_batch = on_batch
         self._on_ready = on_ready
         self._on_gone = on_gone
+        self._change = asyncio.Event()
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -118,7 +127,16 @@ class Fleet:
         for engine in gone:
             del self._records[engine]
             self._on_gone(engine)
+        if come or gone:
+            self._change.set()
         return come, gone
+
+    async def changed(self, seconds_max: float) -> None:
+        """Wait until engines come or go, for `seconds_max` at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                await self._change.wait()
+        self._change.clear()
 
     def views(self) -> tuple[View, ...]:
         """Return what is believed about every engine."""

@@ -26,6 +26,7 @@ from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.decoding import acceptable
+from sternpost_gateway.eligible import eligible
 from sternpost_gateway.errors import (
     ClientGone,
     Disconnected,
@@ -240,7 +241,8 @@ class Pipeline:
         if isinstance(error, FirstByteTimeout | UpstreamCut) or len(tried) >= ATTEMPTS_MAX:
             return False
         received = planned.identified.received
-        others = [view for view in self._parts.router.views() if view.engine not in tried]
+        views = eligible(self._parts.router.views(), planned.policy, planned.identified.model)
+        others = [view for view in views if view.engine not in tried]
         has_target = bool(others) or (
             isinstance(error, Disconnected) and self._parts.fleet.is_ready(tried[-1])
         )

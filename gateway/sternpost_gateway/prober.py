@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
+from dataclasses import replace
 
 from sternpost_core.clock import Clock
 from sternpost_gateway.engine_api import ControlFailed, EngineApi
@@ -28,8 +30,18 @@ class Prober:
         self._asked: dict[Engine, float] = {}
 
     async def run(self) -> None:
-        """Probe all engines until cancelled."""
-        await asyncio.gather(*(self._run_engine(engine) for engine in self._fleet.engines))
+        """Probe all engines until cancelled, those that come later, too."""
+        probing: dict[Engine, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                engines = self._fleet.engines
+                for engine in [known for known in probing if known not in engines]:
+                    probing.pop(engine).cancel()
+                    self._left(engine)
+                for engine in engines:
+                    if engine not in probing:
+                        probing[engine] = group.create_task(self._run_engine(engine))
+                await self._fleet.changed(self._timeouts.probe_period_seconds)
 
     async def probe(self, engine: Engine) -> None:
         """Probe one engine once."""
@@ -55,6 +67,21 @@ class Prober:
         asked = self._asked.get(engine)
         return asked is None or self._clock.monotonic() - asked >= self._timeouts.info_period_seconds
 
+    def _left(self, engine: Engine) -> None:
+        """Forget an engine that is gone, and what is shown about it."""
+        self._asked.pop(engine, None)
+        for plugin in Plugin:
+            with suppress(KeyError):
+                self._metrics.engine_plugin.remove(engine.url, plugin.value)
+        self._metrics.engines_ready.set(len(self._fleet.ready_views()))
+
+    async def _models(self, engine: Engine) -> frozenset[str]:
+        """Ask for the models; what was known stays where there is no answer."""
+        try:
+            return await self._api.models(engine)
+        except ControlFailed:
+            return self._fleet.info(engine).models
+
     async def _ask_info(self, engine: Engine) -> None:
         self._asked[engine] = self._clock.monotonic()
         try:
@@ -62,6 +89,7 @@ class Prober:
         except ControlFailed as error:
             logger.warning("engine %s: %s", engine.url, error)
             return
+        info = replace(info, models=await self._models(engine))
         if not self._fleet.learned(engine, info):
             return
         for plugin in Plugin:

@@ -14,6 +14,7 @@ from typing import Final
 from sternpost_core.hint import Report
 from sternpost_gateway.block_index import BlockIndex
 from sternpost_gateway.ejection import Ejections
+from sternpost_gateway.eligible import eligible
 from sternpost_gateway.estimates import Estimates, Sample
 from sternpost_gateway.fleet import Engine, Fleet, View
 from sternpost_gateway.plan import Planned
@@ -128,7 +129,7 @@ class Router:
         Raises:
             NoEngine: none is ready.
         """
-        views = self.views()
+        views = eligible(self.views(), planned.policy, planned.identified.model)
         fresh = tuple(view for view in views if view.engine not in tried) or views
         try:
             return self._by_score(planned, fresh)

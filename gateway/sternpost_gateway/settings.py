@@ -141,8 +141,8 @@ def check_settings(settings: Settings) -> None:
         SettingsError: with every fault.
     """
     faults = [fault for url in settings.engines if (fault := url_fault("--engine", url)) is not None]
-    if not settings.engines:
-        faults.append(Fault("--engine", "nothing", "at least one engine's URL"))
+    if not settings.engines and settings.cluster is None:
+        faults.append(Fault("--engine", "nothing", "at least one engine's URL, or --kubernetes"))
     if len(set(settings.engines)) != len(settings.engines):
         faults.append(Fault("--engine", "the same URL twice", "each engine once"))
     faults += _place_faults(settings)

@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 TRIP_FILE: Final = "trips.json"
 TRIP_VERSION: Final = 1
 
+TRIPS_MAX: Final = 1024
+"""Trips that are read back; engines that are gone are among them."""
+
 FAILURES_MAX: Final = 5
 WINDOW_SECONDS: Final = 10.0
 """So many failures within so many seconds trip an engine."""
@@ -57,19 +60,18 @@ class _Record:
 
 class Trips:
     """
-    Counts failures and keeps the trips of the engines that are given.
+    Counts failures and keeps trips; an engine that is not known yet has neither.
 
     `state` is the directory of the trip file, if there is one; `on_trip` is told about each new trip.
     """
 
     def __init__(
         self,
-        engines: tuple[Engine, ...],
         clock: Clock,
         state: Path | None,
         on_trip: Callable[[Trip], None] = lambda trip: None,
     ) -> None:
-        self._records = {engine: _Record() for engine in engines}
+        self._records: dict[str, _Record] = {}
         self._clock = clock
         self._file = state / TRIP_FILE if state else None
         self._on_trip = on_trip
@@ -77,13 +79,18 @@ class Trips:
 
     def is_tripped(self, engine: Engine) -> bool:
         """Say whether the engine gets no suffix reads now."""
-        trip = self._records[engine].trip
+        record = self._records.get(engine.url)
+        trip = record.trip if record is not None else None
         return trip is not None and self._clock.monotonic() < trip.until
 
     def active(self) -> tuple[Trip, ...]:
         """Return the trips that have not ended."""
         trips = (record.trip for record in self._records.values())
         return tuple(trip for trip in trips if trip is not None and self._clock.monotonic() < trip.until)
+
+    def forget(self, engine: Engine) -> None:
+        """Forget an engine that is gone."""
+        self._records.pop(engine.url, None)
 
     def remaining_seconds(self, trip: Trip) -> float:
         """Return for how long a trip lasts from now."""
@@ -94,14 +101,14 @@ class Trips:
         if self.is_tripped(engine):
             # What was in flight when the engine tripped says nothing new.
             return
-        record, now = self._records[engine], self._clock.monotonic()
+        record, now = self._record(engine), self._clock.monotonic()
         record.failures.append(now)
         if len(record.failures) == FAILURES_MAX and now - record.failures[0] <= WINDOW_SECONDS:
             record.failures.clear()
             self._trip(engine, reason)
 
     def _trip(self, engine: Engine, reason: str) -> None:
-        record, now = self._records[engine], self._clock.monotonic()
+        record, now = self._record(engine), self._clock.monotonic()
         seconds = next_seconds(record.trip, now)
         record.trip = trip = Trip(engine, now + seconds, seconds, reason)
         logger.error("engine %s gets no suffix reads for %.0f s: %s", engine.url, seconds, reason)
@@ -110,6 +117,9 @@ class Trips:
             self._store()
         except OperatingError as error:
             logger.error("the trip would not survive a restart: %s", error)
+
+    def _record(self, engine: Engine) -> _Record:
+        return self._records.setdefault(engine.url, _Record())
 
     def _store(self) -> None:
         if self._file is None:
@@ -130,14 +140,13 @@ class Trips:
             logger.error("%s; engines begin without a trip", error)
             return
         for trip in trips:
-            if trip.engine in self._records:
-                self._records[trip.engine].trip = trip
+            self._record(trip.engine).trip = trip
 
     def _read_state(self, state: Mapping[str, Any]) -> list[Trip]:
         try:
             if state["v"] != TRIP_VERSION:
                 raise ValueError("another version")
-            return [self._read_trip(item) for item in state["trips"]]
+            return [self._read_trip(item) for item in state["trips"][:TRIPS_MAX]]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OperatingError(f"{TRIP_FILE} does not hold trips: {type(error).__name__}") from error
 

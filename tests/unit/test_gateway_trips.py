@@ -35,7 +35,7 @@ OTHER = Engine("http://other")
 
 def trips(clock: FakeClock, state: Path | None = None, told: list[Trip] | None = None) -> Trips:
     """Return the trips of two engines."""
-    return Trips((ENGINE, OTHER), clock, state, (told if told is not None else []).append)
+    return Trips(clock, state, (told if told is not None else []).append)
 
 
 def fail(tested: Trips, times: int = FAILURES_MAX, engine: Engine = ENGINE) -> None:
@@ -149,11 +149,13 @@ def test_unreadable_trips_are_left_behind(tmp_path: Path, content: bytes) -> Non
     assert () == trips(FakeClock(), tmp_path).active()
 
 
-def test_trips_of_engines_that_are_gone_are_left_behind(tmp_path: Path) -> None:
-    """A gateway that was given other engines begins with them."""
-    fail(trips(FakeClock(), tmp_path))
+def test_an_engine_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    """Another engine at the same address, later, begins without the trip."""
+    kept = trips(FakeClock(), tmp_path)
+    fail(kept)
+    kept.forget(ENGINE)
 
-    assert () == Trips((OTHER,), FakeClock(), tmp_path).active()
+    assert (False, ()) == (kept.is_tripped(ENGINE), kept.active())
 
 
 def test_trip_counts_although_it_cannot_be_kept(tmp_path: Path) -> None:

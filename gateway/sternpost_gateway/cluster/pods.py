@@ -7,6 +7,11 @@ from typing import Any, Final
 
 from sternpost_gateway.cluster.resources import Object
 
+OVER: Final = ("Succeeded", "Failed")
+"""The phases of pods that will not run again."""
+
+KEPT_METADATA: Final = ("name", "namespace", "resourceVersion", "deletionTimestamp")
+
 READY: Final = "Ready"
 """The condition of a pod whose readiness probes all pass."""
 
@@ -14,9 +19,29 @@ READY: Final = "Ready"
 def is_ready(pod: Object) -> bool:
     """Say whether a pod is ready for new requests: its probes pass, and nobody has asked it to end."""
     conditions = _objects(_below(pod, "status").get("conditions"))
-    terminating = bool(_below(pod, "metadata").get("deletionTimestamp"))
     passes = any(item.get("type") == READY and item.get("status") == "True" for item in conditions)
-    return passes and not terminating
+    return passes and not is_leaving(pod)
+
+
+def is_leaving(pod: Object) -> bool:
+    """Say whether somebody has asked a pod to end, or it has ended."""
+    over = _below(pod, "status").get("phase") in OVER
+    return over or bool(_below(pod, "metadata").get("deletionTimestamp"))
+
+
+def slim_pod(pod: Object) -> Object:
+    """Return of a pod what this module reads, and what identifies it."""
+    metadata, status = _below(pod, "metadata"), _below(pod, "status")
+    ready = [item for item in _objects(status.get("conditions")) if item.get("type") == READY]
+    return {
+        "metadata": {key: metadata[key] for key in KEPT_METADATA if key in metadata},
+        "spec": {"containers": [{"ports": [dict(port) for port in _ports(pod)]}]},
+        "status": {
+            "podIP": status.get("podIP"),
+            "phase": status.get("phase"),
+            "conditions": [{"type": READY, "status": item.get("status")} for item in ready],
+        },
+    }
 
 
 def pod_address(pod: Object, port_name: str, port: int) -> str | None:

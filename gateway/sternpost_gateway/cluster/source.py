@@ -14,11 +14,13 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import Fault
 from sternpost_gateway.availability import missing_features
 from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.engines import PoolEngines
 from sternpost_gateway.cluster.mirror import Mirror
 from sternpost_gateway.cluster.resources import POLICIES, POOLS, SWITCHES, Resource
 from sternpost_gateway.cluster.settle import Settled, Stores, settle
 from sternpost_gateway.cluster.snapshot import Snapshot
 from sternpost_gateway.config import Config, ConfigStatus
+from sternpost_gateway.fleet import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,10 @@ class ClusterConfig:
         namespace: str | None,
         state: Path | None,
         on_config: Callable[[Config], None],
+        on_engines: Callable[[tuple[Engine, ...]], None],
     ) -> None:
         self.config = Config()
+        self._engines = PoolEngines(api, clock, chance, on_engines)
         self._on_config = on_config
         self._settled = Settled()
         self._snapshot = Snapshot(state)
@@ -62,8 +66,8 @@ class ClusterConfig:
     def status(self) -> ConfigStatus:
         """Return what a person asks: faults of objects and of the server, and when all was heard of last."""
         unheard = [
-            Fault(mirror.resource.plural, str(mirror.error), "an API server that answers")
-            for mirror in self.mirrors
+            Fault(str(mirror.resource), str(mirror.error), "an API server that answers")
+            for mirror in (*self.mirrors, *self._engines.mirrors)
             if mirror.error is not None
         ]
         heard = [mirror.heard_at for mirror in self.mirrors]
@@ -75,6 +79,7 @@ class ClusterConfig:
         kept = self._snapshot.load()
         for mirror in self.mirrors:
             mirror.restore(kept.get(mirror.resource.plural, ()))
+        self._engines.restore(kept)
         self._settle()
 
     async def watch(self) -> None:
@@ -82,6 +87,7 @@ class ClusterConfig:
         async with asyncio.TaskGroup() as group:
             for mirror in self.mirrors:
                 group.create_task(mirror.run())
+            group.create_task(self._engines.run())
             group.create_task(self._keep_saved())
 
     def _settle(self) -> None:
@@ -98,6 +104,7 @@ class ClusterConfig:
         self._on_config(config)
         known = set(self.config.policies.policies)
         self.config = config
+        self._engines.configure(config.pools)
         names = ", ".join(policy.full_name for policy in config.policies.policies) or "none"
         logger.info("policies live: %s", names)
         for policy in config.policies.policies:
@@ -108,7 +115,5 @@ class ClusterConfig:
     async def _keep_saved(self) -> None:
         while True:
             await asyncio.sleep(SAVE_SECONDS)
-            await asyncio.to_thread(self._save)
-
-    def _save(self) -> None:
-        self._snapshot.save({mirror.resource.plural: mirror.objects.values() for mirror in self.mirrors})
+            objects = {mirror.resource.plural: mirror.objects.values() for mirror in self.mirrors}
+            await asyncio.to_thread(self._snapshot.save, {**objects, **self._engines.saved()})

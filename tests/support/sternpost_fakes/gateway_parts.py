@@ -99,7 +99,7 @@ def make_parts(
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
-        trips=Trips((ENGINE,), clock, None),
+        trips=Trips(clock, None),
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
         versions=Versions(None),
         router=routing.router,
