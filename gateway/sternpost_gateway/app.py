@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
+from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
@@ -37,10 +38,11 @@ from sternpost_gateway.forward import Forward
 from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kill_signals import kill_signals
 from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
+from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
-from sternpost_gateway.routing import make_routing
+from sternpost_gateway.routing import Routing, make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
@@ -86,8 +88,9 @@ def create_app(
     tails = Tails(clock)
     routing = make_routing(static, tails, clock, chance)
     trips = Trips(clock, settings.state, _on_trip(metrics))
-    on_engines = _on_engines(static, routing.fleet, trips)
-    source, keep_current = _config_source(settings, clock, chance, _on_config(kills, metrics), on_engines)
+    members = Members(static, _on_engines(routing.fleet, trips))
+    on_config, on_engines = _on_config(kills, metrics), members.source("cluster")
+    source, keep_current = _config_source(settings, clock, chance, on_config, on_engines)
     source.load()
     kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
     if kill_file:
@@ -125,7 +128,7 @@ def create_app(
         token=settings.admin_token,
     )
     prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
-    jobs = _jobs(parts, keep_current, prober, kill_file)
+    jobs = _jobs(parts, keep_current, prober, kill_file) | _routing_jobs(settings, routing, members)
     own = Starlette(
         routes=[*admin.routes(), Mount("/", app=_nowhere)],
         lifespan=lambda app: _running(parts, kills, jobs, api, upstream),
@@ -164,7 +167,7 @@ def _config_source(
     clock: Clock,
     chance: random.Random,
     on_config: Callable[[Config], None],
-    on_engines: Callable[[tuple[Engine, ...]], None],
+    on_engines: OnEngines,
 ) -> tuple[ConfigSource, Job]:
     """Return where the configuration comes from, and what keeps it current."""
     if settings.policies is not None:
@@ -203,11 +206,9 @@ def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
     return take
 
 
-def _on_engines(
-    static: tuple[Engine, ...], fleet: Fleet, trips: Trips
-) -> Callable[[tuple[Engine, ...]], None]:
-    def take(found: tuple[Engine, ...]) -> None:
-        _, gone = fleet.set_engines((*static, *found))
+def _on_engines(fleet: Fleet, trips: Trips) -> OnEngines:
+    def take(engines: Sequence[Engine]) -> None:
+        _, gone = fleet.set_engines(engines)
         for engine in gone:
             trips.forget(engine)
 
@@ -253,6 +254,18 @@ def _jobs(parts: Parts, keep_current: Job, prober: Prober, kill_file: KillFile |
     }
     if kill_file:
         jobs["kill file"] = lambda: kill_file.watch(timeouts.kill_file_seconds)
+    return jobs
+
+
+def _routing_jobs(settings: Settings, routing: Routing, members: Members) -> dict[str, Job]:
+    """Return what finds engines, and what hears of their caches, by name."""
+    jobs: dict[str, Job] = {}
+    if settings.engine_names:
+        names = DnsDiscovery(settings.engine_names, resolve, settings.timeouts.dns_period_seconds)
+        jobs["discovery"] = lambda: names.run(members.source("names"))
+    if settings.kv_events:
+        reader = KvEventReader(routing.fleet, routing.index, routing.estimates, settings.kv_events)
+        jobs["KV events"] = reader.run
     return jobs
 
 

@@ -13,7 +13,7 @@ from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
-from sternpost_gateway.settings import Credentials, Limits, Settings, Timeouts, check_settings
+from sternpost_gateway.settings import Credentials, KvEventPorts, Limits, Settings, Timeouts, check_settings
 
 PORT_MAX: Final = 65535
 
@@ -40,6 +40,7 @@ class GatewayCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
         _add_places(parser)
+        _add_kv_events(parser)
         _add_secrets(parser)
         for flag in _number_flags():
             text = f"{flag.help} (default: %(default)s)"
@@ -72,6 +73,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         policies=arguments.policies,
         cluster=cluster_of(arguments),
         engines=tuple(arguments.engine),
+        engine_names=tuple(arguments.engine_dns),
+        kv_events=_kv_events(arguments),
         host=arguments.host,
         port=arguments.port,
         state=arguments.state,
@@ -97,6 +100,12 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     )
     check_settings(settings)
     return settings
+
+
+def _kv_events(arguments: argparse.Namespace) -> KvEventPorts | None:
+    if not arguments.kv_events:
+        return None
+    return KvEventPorts(arguments.kv_events_port, arguments.kv_replay_port)
 
 
 def port_number(text: str) -> int:
@@ -138,6 +147,13 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="base URL of an engine; once for each engine (with --kubernetes: beside those of the pools)",
     )
+    parser.add_argument(
+        "--engine-dns",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="http://HOST:PORT whose host has an address for each engine, such as a headless Service",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
@@ -154,6 +170,26 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file that sets a kill level for all within a second: a level, and on a second line the reason",
     )
+
+
+def _add_kv_events(parser: argparse.ArgumentParser) -> None:
+    ports = KvEventPorts()
+    parser.add_argument(
+        "--kv-events",
+        action="store_true",
+        help="listen to the engines' KV events (vLLM's --kv-events-config with publisher zmq)",
+    )
+    for flag, default, what in (
+        ("--kv-events-port", ports.events, "publishes its KV events"),
+        ("--kv-replay-port", ports.replay, "replays them"),
+    ):
+        parser.add_argument(
+            flag,
+            type=port_number,
+            default=default,
+            metavar="PORT",
+            help=f"port where each engine {what} (default: %(default)s)",
+        )
 
 
 def _add_secrets(parser: argparse.ArgumentParser) -> None:

@@ -55,6 +55,9 @@ class Timeouts:
     info_period_seconds: float = 10.0
     """How often an engine is asked who it is, to notice a restart that no probe saw."""
 
+    dns_period_seconds: float = 5.0
+    """How often the addresses behind names are looked up: as often as cluster DNS may change its answers."""
+
     control_seconds: float = 30.0
     """For a tokenize or build call, off the hot path."""
 
@@ -113,19 +116,33 @@ class Cluster:
     namespace: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class KvEventPorts:
+    """The ports where each engine publishes its KV events, and replays them."""
+
+    events: int = 5557
+    replay: int = 5558
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that `sternpost gateway` was told; the objects are in a directory or in a cluster."""
+    """
+    Everything that `sternpost gateway` was told; the objects are in a directory or in a cluster.
+
+    `engines` are base URLs, `engine_names` are URLs whose host has an address for each engine.
+    """
 
     policies: Path | None = None
     cluster: Cluster | None = None
-    engines: tuple[str, ...]
+    engines: tuple[str, ...] = ()
+    engine_names: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
     state: Path | None = None
     kill_file: Path | None = None
     admin_token: str | None = field(default=None, repr=False)
     salt_secret: bytes | None = field(default=None, repr=False)
+    kv_events: KvEventPorts | None = None
     credentials: Credentials = Credentials.FORWARD
     engine_key: str | None = field(default=None, repr=False)
     response_headers: bool = True
@@ -141,8 +158,11 @@ def check_settings(settings: Settings) -> None:
         SettingsError: with every fault.
     """
     faults = [fault for url in settings.engines if (fault := url_fault("--engine", url)) is not None]
-    if not settings.engines and settings.cluster is None:
-        faults.append(Fault("--engine", "nothing", "at least one engine's URL, or --kubernetes"))
+    faults += [fault for url in settings.engine_names if (fault := _name_fault(url)) is not None]
+    if not settings.engines and not settings.engine_names and settings.cluster is None:
+        faults.append(
+            Fault("--engine, --engine-dns", "nothing", "at least one engine's URL, or --kubernetes")
+        )
     if len(set(settings.engines)) != len(settings.engines):
         faults.append(Fault("--engine", "the same URL twice", "each engine once"))
     faults += _place_faults(settings)
@@ -170,6 +190,14 @@ def _place_faults(settings: Settings) -> list[Fault]:
     if cluster.namespace is not None and not is_dns_label(cluster.namespace):
         faults.append(Fault("--namespace", cluster.namespace, "a namespace's name (a DNS-1123 label)"))
     return faults
+
+
+def _name_fault(url: str) -> Fault | None:
+    fault = url_fault("--engine-dns", url)
+    if fault is None and not url.startswith("http://"):
+        # The addresses behind a name have no certificate of their own.
+        return Fault("--engine-dns", url, "http://HOST:PORT")
+    return fault
 
 
 def url_fault(flag: str, url: str) -> Fault | None:

@@ -85,7 +85,7 @@ def make_parts(
     metrics = Metrics(registry)
     tails = Tails(clock)
     chance = random.Random(1)
-    routing = make_routing([ENGINE], tails, clock, chance, strategies)
+    routing = make_routing([ENGINE], tails, clock, chance, strategies=strategies)
     routing.fleet.probed(ENGINE, True)
     no_network = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
     return Parts(
