@@ -96,16 +96,30 @@ class Divergence:
 
 def first_divergence(left: Sequence[Part], right: Sequence[Part]) -> Divergence | None:
     """Return where `right` begins to differ from `left`, None if the two are equal."""
+    place = parting_place(left, right)
+    if place is None:
+        return None
+    index, offset = place
+    if index >= min(len(left), len(right)) or not _are_alike(left[index], right[index]):
+        shown = right[index] if index < len(right) else left[index]
+        return Divergence(index, shown.path, shown.message, 0, Difference.MESSAGES)
+    one, other = left[index], right[index]
+    return Divergence(index, other.path, other.message, offset, _guess(one, other, offset))
+
+
+def parting_place(left: Sequence[Part], right: Sequence[Part]) -> tuple[int, int] | None:
+    """Return the index of the first part that differs, and how many of its characters do not; or None."""
     for index, (one, other) in enumerate(zip_longest(left, right)):
-        if one == other:
-            continue
-        shown = other or one
-        assert shown is not None, "one of the two is longer"
-        if one is None or other is None or (one.path, one.kind) != (other.path, other.kind):
-            return Divergence(index, shown.path, shown.message, 0, Difference.MESSAGES)
-        offset = common_length(one.text, other.text)
-        return Divergence(index, other.path, other.message, offset, _guess(one, other, offset))
+        if one is None or other is None or not _are_alike(one, other):
+            return index, 0
+        if one.text != other.text:
+            return index, common_length(one.text, other.text)
     return None
+
+
+def _are_alike(left: Part, right: Part) -> bool:
+    """Say whether two parts stand at one place, so that their texts can be compared."""
+    return (left.path, left.kind) == (right.path, right.kind)
 
 
 def common_length(left: str, right: str) -> int:

@@ -38,6 +38,11 @@ def messages_of(document: Document) -> Sequence[Span]:
     return elements(document, member.value_span) if member is not None and is_list else ()
 
 
+def opening_of(document: Document) -> Sequence[Span]:
+    """Return the spans of a chat's leading messages of system or developer."""
+    return _leading(document, messages_of(document))
+
+
 def fixed_elements(document: Document) -> tuple[list[ContentId], list[ContentId]]:
     """
     Return the content ids of what could be fixed about a chat, in front and at the end, in their order.

@@ -1,0 +1,234 @@
+"""
+Looking through a log for what differs in the prefix of its prompts, by the gateway's own detectors.
+
+Everything is counted in bounded space. Of a prompt's text, no more than one short excerpt of each finding is
+kept, and that only if it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sternpost_core.content import content_id
+from sternpost_core.divergence import Divergence, Part, PartKind, first_divergence, parting_place
+from sternpost_core.jsonspan import Document
+from sternpost_core.policy import Detector
+from sternpost_core.template import STABLE_SHARE, FrequentRuns, Template, TemplateSummary
+from sternpost_core.text import shorten
+from sternpost_gateway.canonicalize import canonicalize
+from sternpost_gateway.identify import text_member
+from sternpost_gateway.lint.fixes import PolicyNames, detector_fix, pin_fix, policy_of
+from sternpost_gateway.lint.request import LoggedRequest
+from sternpost_gateway.lint.rewrite import MODEL_FIELD, identified_as
+from sternpost_gateway.parts import fixed_elements, opening_of, parts_of
+from sternpost_gateway.receive import CHAT_PATH
+from sternpost_gateway.segment import chat_of
+from sternpost_gateway.tool_pins import ToolPins, ToolsOutcome
+from sternpost_gateway.volatile import Text, VolatileLines, texts_of
+
+REFERENCES_MAX: Final = 8
+"""Earlier prompts that each prompt is compared with: the one that it follows longest counts."""
+
+PLACES_MAX: Final = 1024
+"""Places, by path, looks and number, whose values are told apart."""
+
+VALUES_MAX: Final = 64
+"""Values of one place that are counted at once."""
+
+EXCERPT_CHARS_MAX: Final = 60
+"""Characters of a prompt that are shown where it is asked for."""
+
+MODELS_MAX: Final = 256
+"""Models whose names go into a policy, which takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a log something was found first: file, line, path in the body and characters in there."""
+
+    file: str
+    line: int
+    path: str
+    offset: int
+    excerpt: str | None = None
+
+
+@dataclass(slots=True)
+class Sighting:
+    """How often something was found, where first, and what it said how often."""
+
+    first: Place
+    requests: int = 0
+    values: FrequentRuns = field(default_factory=lambda: FrequentRuns(VALUES_MAX))
+
+    @property
+    def varies(self) -> bool:
+        """Say whether it is not nearly always the same."""
+        most = self.values.most_frequent()
+        return most is None or most[1] < STABLE_SHARE * self.requests
+
+
+@dataclass(slots=True)
+class Parting:
+    """How often prompts parted from the nearest earlier one because of something, and what was behind it."""
+
+    first: Place
+    requests: int = 0
+    chars_behind: int = 0
+
+
+class Partings:
+    """Where prompts begin to differ within their prefix, each from the one that it follows longest."""
+
+    def __init__(self, *, show_text: bool) -> None:
+        self.found: dict[str, Parting] = {}
+        self._show_text = show_text
+        self._references: deque[Sequence[Part]] = deque(maxlen=REFERENCES_MAX)
+
+    def observe(self, file: str, request: LoggedRequest, document: Document) -> None:
+        """Compare a prompt with those before it, and remember it."""
+        parts = parts_of(document)
+        fixed = _fixed_parts(document, parts)
+        nearest = self._nearest(parts)
+        divergence = None if nearest is None else first_divergence(nearest, parts)
+        if divergence is not None and divergence.index < fixed:
+            self._count(file, request, parts[:fixed], divergence)
+        self._references.append(parts)
+
+    def _nearest(self, parts: Sequence[Part]) -> Sequence[Part] | None:
+        """Return the reference that a prompt follows longest."""
+        return max(
+            self._references,
+            key=lambda reference: parting_place(reference, parts) or (len(parts), 0),
+            default=None,
+        )
+
+    def _count(
+        self, file: str, request: LoggedRequest, prefix: Sequence[Part], divergence: Divergence
+    ) -> None:
+        kind = divergence.guess.value
+        text = prefix[divergence.index].text[divergence.offset :]
+        if kind not in self.found:
+            excerpt = excerpt_of(text) if self._show_text else None
+            place = Place(file, request.number, divergence.path, divergence.offset, excerpt)
+            self.found[kind] = Parting(place)
+        parting = self.found[kind]
+        parting.requests += 1
+        parting.chars_behind += len(text) + sum(len(part.text) for part in prefix[divergence.index + 1 :])
+
+
+class Survey:
+    """What was found in a log so far."""
+
+    def __init__(self, *, show_text: bool) -> None:
+        self.requests = 0
+        self.chars = 0
+        self.volatile: dict[tuple[str, Detector, int], Sighting] = {}
+        self.tools: dict[str, Sighting] = {}
+        self.first_tail: Place | None = None
+        self.models: dict[str, None] = {}
+        self.before = Partings(show_text=show_text)
+        self.after = Partings(show_text=show_text)
+        self._show_text = show_text
+        self._lines = VolatileLines()
+        self._pins = ToolPins()
+        self._templates = (TemplateSummary(), TemplateSummary())
+        # Every detector's lines are taken out to see what is left to differ.
+        fixes = (pin_fix(), *map(detector_fix, Detector))
+        self._policy = policy_of(fixes, PolicyNames())
+
+    def observe(self, file: str, request: LoggedRequest) -> None:
+        """Look at one request."""
+        document = request.document
+        self.requests += 1
+        self.chars += len(document.body)
+        if (model := text_member(document, MODEL_FIELD)) and len(self.models) < MODELS_MAX:
+            self.models[model] = None
+        canonical = canonicalize(identified_as(request, self._policy), self._pins, self._lines)
+        assert canonical.document is not None, "logged requests have been read"
+        self._observe_volatile(file, request)
+        self._observe_tools(file, request, canonical.document, canonical.tools)
+        self._observe_templates(file, request, canonical.document)
+        self.before.observe(file, request, document)
+        self.after.observe(file, request, canonical.document)
+
+    @property
+    def template_before(self) -> Template | None:
+        """Return the template of the prompts as they are."""
+        return self._templates[0].template()
+
+    @property
+    def template_after(self) -> Template | None:
+        """Return the template of the prompts with everything volatile taken out."""
+        return self._templates[1].template()
+
+    def _observe_volatile(self, file: str, request: LoggedRequest) -> None:
+        document = request.document
+        if request.path != CHAT_PATH:
+            return
+        texts = texts_of(document, opening_of(document))
+        numbers: dict[tuple[str, Detector], int] = {}
+        for path, offset, detector, line in self._volatile_spans(texts):
+            number = numbers[path, detector] = numbers.get((path, detector), -1) + 1
+            key = (path, detector, number)
+            if key not in self.volatile:
+                if len(self.volatile) >= PLACES_MAX:
+                    continue
+                excerpt = excerpt_of(line) if self._show_text else None
+                self.volatile[key] = Sighting(Place(file, request.number, path, offset, excerpt))
+            self.volatile[key].requests += 1
+            self.volatile[key].values.add(content_id("line", [("text", line.encode())]))
+
+    def _volatile_spans(self, texts: Sequence[Text]) -> Iterator[tuple[str, int, Detector, str]]:
+        for line in self._lines.find(texts, (), report=True):
+            text = texts[line.text]
+            for hit in line.hits:
+                words = text.text[line.start : line.end]
+                yield text.path, line.start + hit.start, Detector(hit.detector), words
+
+    def _observe_tools(
+        self, file: str, request: LoggedRequest, pinned: Document, outcome: ToolsOutcome | None
+    ) -> None:
+        if outcome is not ToolsOutcome.PINNED:
+            return
+        ours, theirs = _tools_part(request.document), _tools_part(pinned)
+        divergence = first_divergence([theirs], [ours])
+        assert divergence is not None, "a pinned form differs from what came"
+        kind = divergence.guess.value
+        if kind not in self.tools:
+            self.tools[kind] = Sighting(Place(file, request.number, divergence.path, divergence.offset))
+        self.tools[kind].requests += 1
+
+    def _observe_templates(self, file: str, request: LoggedRequest, canonical: Document) -> None:
+        for summary, document in zip(self._templates, (request.document, canonical), strict=True):
+            chat = chat_of(document)
+            front, _ = fixed_elements(document)
+            summary.observe(front, [] if chat is None or chat.tail_id is None else [chat.tail_id])
+            if self.first_tail is None and chat is not None and chat.tail is not None:
+                self.first_tail = Place(file, request.number, f"messages[{chat.tail}]", 0)
+
+
+def excerpt_of(text: str) -> str:
+    """Return the little of a text that may be shown, on one line."""
+    return shorten(" ".join(text[: 2 * EXCERPT_CHARS_MAX].split()), EXCERPT_CHARS_MAX)
+
+
+def _tools_part(document: Document) -> Part:
+    span = document.members["tools"].value_span
+    return Part("tools", PartKind.TOOLS, None, document.body[slice(*span)].decode())
+
+
+def _fixed_parts(document: Document, parts: Sequence[Part]) -> int:
+    """Return how many of a prompt's parts are its prefix: the tools, and the leading fixed messages."""
+    opening = len(opening_of(document))
+    rest = (index for index, part in enumerate(parts) if _is_middle(part, opening))
+    return next(rest, len(parts))
+
+
+def _is_middle(part: Part, opening: int) -> bool:
+    if part.message is not None:
+        return part.message >= opening
+    return part.path.startswith(("prompt", "input"))
