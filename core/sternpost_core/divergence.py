@@ -43,7 +43,10 @@ class Difference(StrEnum):
     """The same tools in another order."""
 
     KEY_ORDER = "KeyOrder"
-    """The same tools with the members of an object in another order, or spaced otherwise."""
+    """The same tools with the members of an object, or the names of `required`, in another order."""
+
+    SPACING = "Spacing"
+    """The same tools, byte for byte, with other space between them."""
 
     TOOL_SET = "ToolSet"
     """Other tools."""
@@ -157,15 +160,18 @@ def _guess_tools(left: str, right: str) -> Difference:
         return Difference.TOOL_SET
     if sorted(tool.key for tool in ours) != sorted(tool.key for tool in theirs):
         return Difference.TOOL_TEXT
-    in_order = [tool.key for tool in ours] == [tool.key for tool in theirs]
-    return Difference.KEY_ORDER if in_order else Difference.TOOL_ORDER
+    if [tool.key for tool in ours] != [tool.key for tool in theirs]:
+        return Difference.TOOL_ORDER
+    return Difference.SPACING if _raw_tools(left) == _raw_tools(right) else Difference.KEY_ORDER
 
 
 def _read_tools(text: str) -> list[Tool] | None:
     """Return the tools of a checked list, None if something else is there."""
-    if not text.startswith("["):
-        return None
+    tools = [read_tool(raw) for raw in _raw_tools(text)] if text.startswith("[") else [None]
+    return None if None in tools else [tool for tool in tools if tool is not None]
+
+
+def _raw_tools(text: str) -> list[bytes]:
     document = scan(b'{"tools":' + text.encode() + b"}")
     spans = elements(document, document.members["tools"].value_span)
-    tools = [read_tool(document.body[span.start : span.end]) for span in spans]
-    return None if None in tools else [tool for tool in tools if tool is not None]
+    return [document.body[span.start : span.end] for span in spans]

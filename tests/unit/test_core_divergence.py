@@ -72,18 +72,37 @@ def test_text_is_guessed_by_its_looks(left: str, right: str, offset: int, guess:
             Difference.KEY_ORDER,
             id="keys",
         ),
+        pytest.param(
+            [tool("a")],
+            [tool("a")],
+            None,
+            id="equal",
+        ),
         pytest.param([tool("a")], [tool("a"), tool("b")], Difference.TOOL_SET, id="one-more"),
         pytest.param([tool("a")], [tool("c")], Difference.TOOL_SET, id="another"),
         pytest.param([tool("a")], [tool("a", "e")], Difference.TOOL_TEXT, id="description"),
         pytest.param([tool("a")], [7], Difference.TOOL_SET, id="no-tools"),
     ],
 )
-def test_tools_are_told_apart_as_pins_do(left: list[object], right: list[object], guess: Guess) -> None:
+def test_tools_are_told_apart_as_pins_do(
+    left: list[object], right: list[object], guess: Guess | None
+) -> None:
     """Equivalent lists differ by order only, others by what is in them."""
     found = first_divergence([tools(*left)], [tools(*right)])
 
-    assert found is not None
+    assert (guess is None) == (found is None)
+    if found is None:
+        return
     assert ("tools", None, guess) == (found.path, found.message, found.guess)
+
+
+def test_space_between_tools_is_no_difference_of_tools() -> None:
+    """What is written into a list is spaced by whoever writes it."""
+    left, right = [tool("a"), tool("b")], json.dumps([tool("a"), tool("b")]).replace("}, {", "},{")
+    found = first_divergence([tools(*left)], [Part("tools", PartKind.TOOLS, None, right)])
+
+    assert found is not None
+    assert Difference.SPACING is found.guess
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     )
     prompts = _prompts(arguments)
     with ExitStack() as stack:
-        log = Log(arguments.files, arguments.format, stack)
+        log = Log(arguments.files, arguments.format, stack, sys.stdin.buffer)
         advance = stack.enter_context(progress_bar(log.size, sys.stderr))
         report = analyse(log, prompts, options, advance)
     if not report.lines.requests:

@@ -117,6 +117,8 @@ def ranks_encoder(path: Path) -> Encoder:
         raise OperatingError("--ranks needs the package tiktoken: install sternpost[gateway]") from error
     try:
         ranks = load_tiktoken_bpe(str(path))
+        if not all(bytes([byte]) in ranks for byte in range(256)):
+            raise ValueError("every byte needs a rank")
         encoding = Encoding(path.name, pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
     except OSError as error:
         raise OperatingError(f"{path} cannot be read: {error.strerror}") from error

@@ -10,8 +10,10 @@ from typing import Any, Final
 from sternpost_core.divergence import Divergence, Part, common_length, first_divergence
 from sternpost_core.errors import OperatingError, SternpostError
 from sternpost_core.jsonspan import Document, scan
+from sternpost_gateway.dialogue import dialogue_of
 from sternpost_gateway.lint.encoders import TOKEN_BYTES
 from sternpost_gateway.lint.prompt import Prompts, Unrenderable
+from sternpost_gateway.lint.request import PATHS
 from sternpost_gateway.lint.survey import excerpt_of
 from sternpost_gateway.parts import parts_of
 
@@ -61,7 +63,7 @@ def explain(
         SternpostError: the model's template refuses one of them.
     """
     left, right = _read(first), _read(second)
-    ours, theirs = parts_of(left), parts_of(right)
+    ours, theirs = _parts(first, left), _parts(second, right)
     divergence = first_divergence(ours, theirs)
     tokens = [_tokens(path, document, prompts) for path, document in ((first, left), (second, right))]
     common = _common_tokens(*tokens)
@@ -138,6 +140,13 @@ def _read(path: Path) -> Document:
     if len(body) > BODY_BYTES_MAX:
         raise OperatingError(f"{path} is larger than {BODY_BYTES_MAX} bytes")
     return scan(body)
+
+
+def _parts(file: Path, document: Document) -> list[Part]:
+    for holder, path in PATHS.items():
+        if holder in document.members and (dialogue := dialogue_of(document, path)) is not None:
+            return parts_of(document, dialogue)
+    raise SternpostError(f"{file}: there is no prompt that can be read; allowed: {', '.join(PATHS)}")
 
 
 def _tokens(path: Path, document: Document, prompts: Prompts) -> bytes:

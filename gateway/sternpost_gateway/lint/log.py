@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,10 +60,18 @@ class Log:
     Standard input is kept in a temporary file without a name, because it is read more than once.
     """
 
-    def __init__(self, names: list[str], format_asked: LogFormat | None, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        format_asked: LogFormat | None,
+        stack: ExitStack,
+        standard_input: IO[bytes],
+        line_bytes_max: int = LINE_BYTES_MAX,
+    ) -> None:
         self.names = tuple(names)
         self._format_asked = format_asked
-        self._spooled = _spool(stack) if STANDARD_INPUT in names else None
+        self._line_bytes_max = line_bytes_max
+        self._spooled = _spool(standard_input, stack) if STANDARD_INPUT in names else None
         self.size = sum(self._size(name) for name in names)
 
     def requests(
@@ -78,8 +86,8 @@ class Log:
         for name in self.names:
             try:
                 yield from self._file_requests(name, counts, advance)
-            except (OSError, EOFError) as error:
-                # A cut gzip file ends with EOFError, a damaged one with an OSError.
+            except (OSError, EOFError, zlib.error) as error:
+                # A gzip file that is cut ends with an EOFError, a damaged one with either of the others.
                 raise OperatingError(f"{name} cannot be read: {error}") from error
 
     def _file_requests(
@@ -89,9 +97,10 @@ class Log:
         undecided = 0
         with ExitStack() as stack:
             raw = self._open(name, stack)
-            for number, line in _lines(_decompressed(raw, stack), raw, advance):
+            lines = _lines(_decompressed(raw, stack), raw, self._line_bytes_max, advance)
+            for number, line in lines:
                 if line is None:
-                    counts.add_bad(name, number, f"longer than {LINE_BYTES_MAX} bytes")
+                    counts.add_bad(name, number, f"longer than {self._line_bytes_max} bytes")
                     continue
                 if not line.strip():
                     continue
@@ -119,10 +128,10 @@ class Log:
             raise OperatingError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _spool(stack: ExitStack) -> IO[bytes]:
+def _spool(standard_input: IO[bytes], stack: ExitStack) -> IO[bytes]:
     # It is open for as long as the stack is, and goes with its last descriptor.
     spooled: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-    shutil.copyfileobj(sys.stdin.buffer, spooled, _READ_BYTES)
+    shutil.copyfileobj(standard_input, spooled, _READ_BYTES)
     return spooled
 
 
@@ -135,15 +144,15 @@ def _decompressed(raw: IO[bytes], stack: ExitStack) -> IO[bytes]:
 
 
 def _lines(
-    file: IO[bytes], raw: IO[bytes], advance: Callable[[int], None]
+    file: IO[bytes], raw: IO[bytes], bytes_max: int, advance: Callable[[int], None]
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yield the lines with their numbers; None for one that is too long, whose rest is passed over."""
     number = position = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
+    while line := file.readline(bytes_max + 1):
         number += 1
-        is_whole = len(line) <= LINE_BYTES_MAX
+        is_whole = len(line) <= bytes_max
         while line and not line.endswith(b"\n") and not is_whole:
-            line = file.readline(LINE_BYTES_MAX)
+            line = file.readline(bytes_max)
         yield number, line.rstrip(b"\r\n") if is_whole else None
         # The position of the raw file counts compressed bytes, as the file's size does.
         advance(raw.tell() - position)

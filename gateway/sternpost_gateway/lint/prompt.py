@@ -12,11 +12,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sternpost_core.jsonspan import Document, value
+from sternpost_core.jsonspan import Document, elements, value
+from sternpost_gateway.dialogue import LISTED
 from sternpost_gateway.lint.encoders import TOKEN_BYTES, Encoder, FunctionEncoder, RememberingEncoder, pack
-from sternpost_gateway.parts import messages_of
 
-TOOL_KEYS: Final = ("type", "function")
+RENDERED: Final = ("tools", "instructions", "prompt", "input", "messages")
+"""The members that a prompt is made of, in the order in which it is rendered without a template."""
+
 FUNCTION_KEYS: Final = ("name", "description", "parameters", "strict")
 """The order in which vLLM hands a tool's members to the template, whatever the order that they came in."""
 
@@ -141,11 +143,15 @@ def _special_tokens(tokenizer: Any) -> re.Pattern[str]:
 def _texts(document: Document) -> list[str]:
     """Return the texts that a body's prompt consists of, in their order."""
     texts: list[str] = []
-    for name in ("tools", "instructions", "prompt", "input"):
-        if (member := document.members.get(name)) is not None:
-            raw = document.body[slice(*member.value_span)]
+    for name in RENDERED:
+        member = document.members.get(name)
+        if member is None:
+            continue
+        raw = document.body[slice(*member.value_span)]
+        if name in LISTED and raw.startswith(b"["):
+            texts += (_message_text(value(document, span)) for span in elements(document, member.value_span))
+        else:
             texts.append(value(document, member.value_span) if raw.startswith(b'"') else raw.decode())
-    texts += (_message_text(value(document, span)) for span in messages_of(document))
     return texts or [""]
 
 

@@ -8,11 +8,9 @@ from typing import Final
 
 from sternpost_core.errors import BodyError
 from sternpost_core.jsonspan import Document
-from sternpost_gateway.receive import CHAT_PATH, COMPLETIONS_PATH
+from sternpost_gateway.dialogue import HOLDERS
 
-RESPONSES_PATH: Final = "/v1/responses"
-
-PATHS: Final = {"messages": CHAT_PATH, "prompt": COMPLETIONS_PATH, "input": RESPONSES_PATH}
+PATHS: Final = {holder: path for path, holder in HOLDERS.items()}
 """What a body is sent to, by the member that holds its prompt."""
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from sternpost_core.errors import BodyError
 from sternpost_core.jsonspan import Document, Member, Span, scan, value
+from sternpost_core.text import one_of
 from sternpost_gateway.lint.request import (
     PATHS,
     BadLine,
@@ -113,7 +114,7 @@ _READERS: Final[Mapping[LogFormat, Callable[[Document, int], LoggedRequest]]] = 
 def _logged(body: Document, number: int, path: str | None, row: Document | None) -> LoggedRequest:
     named = next((PATHS[name] for name in PATHS if name in body.members), None)
     if named is None:
-        raise BadLine("body: a request without a prompt is not allowed; allowed: messages, prompt, input")
+        raise BadLine(f"body: a request without a prompt is not allowed; allowed: {one_of(PATHS)}")
     return LoggedRequest(
         number=number,
         path=path if path in INSPECTED_PATHS else named,

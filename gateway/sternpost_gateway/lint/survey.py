@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sternpost_core.content import content_id
-from sternpost_core.divergence import Divergence, Part, PartKind, first_divergence, parting_place
+from sternpost_core.divergence import Difference, Divergence, Part, PartKind, first_divergence, parting_place
 from sternpost_core.jsonspan import Document
 from sternpost_core.policy import Detector
 from sternpost_core.template import STABLE_SHARE, FrequentRuns, Template, TemplateSummary
 from sternpost_core.text import shorten
 from sternpost_gateway.canonicalize import canonicalize
+from sternpost_gateway.dialogue import dialogue_of
 from sternpost_gateway.identify import text_member
 from sternpost_gateway.lint.fixes import PolicyNames, detector_fix, pin_fix, policy_of
 from sternpost_gateway.lint.request import LoggedRequest
 from sternpost_gateway.lint.rewrite import MODEL_FIELD, identified_as
-from sternpost_gateway.parts import fixed_elements, opening_of, parts_of
-from sternpost_gateway.receive import CHAT_PATH
+from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
 from sternpost_gateway.segment import chat_of
 from sternpost_gateway.tool_pins import ToolPins, ToolsOutcome
 from sternpost_gateway.volatile import Text, VolatileLines, texts_of
@@ -43,6 +43,9 @@ EXCERPT_CHARS_MAX: Final = 60
 
 MODELS_MAX: Final = 256
 """Models whose names go into a policy, which takes no more."""
+
+HARMLESS: Final = frozenset({Difference.SPACING})
+"""Differences that no engine sees, because it reads the tools before it renders them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,14 @@ class Partings:
 
     def observe(self, file: str, request: LoggedRequest, document: Document) -> None:
         """Compare a prompt with those before it, and remember it."""
-        parts = parts_of(document)
-        fixed = _fixed_parts(document, parts)
+        dialogue = dialogue_of(document, request.path)
+        if dialogue is None:
+            return
+        parts = parts_of(document, dialogue)
+        fixed = prefix_length(parts, dialogue)
         nearest = self._nearest(parts)
         divergence = None if nearest is None else first_divergence(nearest, parts)
-        if divergence is not None and divergence.index < fixed:
+        if divergence is not None and divergence.index < fixed and divergence.guess not in HARMLESS:
             self._count(file, request, parts[:fixed], divergence)
         self._references.append(parts)
 
@@ -166,10 +172,10 @@ class Survey:
         return self._templates[1].template()
 
     def _observe_volatile(self, file: str, request: LoggedRequest) -> None:
-        document = request.document
-        if request.path != CHAT_PATH:
+        dialogue = dialogue_of(request.document, request.path)
+        if dialogue is None:
             return
-        texts = texts_of(document, opening_of(document))
+        texts = texts_of(request.document, dialogue)
         numbers: dict[tuple[str, Detector], int] = {}
         for path, offset, detector, line in self._volatile_spans(texts):
             number = numbers[path, detector] = numbers.get((path, detector), -1) + 1
@@ -197,6 +203,8 @@ class Survey:
         ours, theirs = _tools_part(request.document), _tools_part(pinned)
         divergence = first_divergence([theirs], [ours])
         assert divergence is not None, "a pinned form differs from what came"
+        if divergence.guess in HARMLESS:
+            return
         kind = divergence.guess.value
         if kind not in self.tools:
             self.tools[kind] = Sighting(Place(file, request.number, divergence.path, divergence.offset))
@@ -204,11 +212,14 @@ class Survey:
 
     def _observe_templates(self, file: str, request: LoggedRequest, canonical: Document) -> None:
         for summary, document in zip(self._templates, (request.document, canonical), strict=True):
-            chat = chat_of(document)
-            front, _ = fixed_elements(document)
-            summary.observe(front, [] if chat is None or chat.tail_id is None else [chat.tail_id])
-            if self.first_tail is None and chat is not None and chat.tail is not None:
-                self.first_tail = Place(file, request.number, f"messages[{chat.tail}]", 0)
+            chat = chat_of(document, path=request.path)
+            if chat is None:
+                continue
+            front, _ = fixed_elements(document, chat.dialogue)
+            summary.observe(front, [chat.tail_id] if chat.tail_id else [])
+            if self.first_tail is None and chat.place is not None:
+                path = f"{chat.dialogue.holder}[{chat.place.first}]"
+                self.first_tail = Place(file, request.number, path, 0)
 
 
 def excerpt_of(text: str) -> str:
@@ -219,16 +230,3 @@ def excerpt_of(text: str) -> str:
 def _tools_part(document: Document) -> Part:
     span = document.members["tools"].value_span
     return Part("tools", PartKind.TOOLS, None, document.body[slice(*span)].decode())
-
-
-def _fixed_parts(document: Document, parts: Sequence[Part]) -> int:
-    """Return how many of a prompt's parts are its prefix: the tools, and the leading fixed messages."""
-    opening = len(opening_of(document))
-    rest = (index for index, part in enumerate(parts) if _is_middle(part, opening))
-    return next(rest, len(parts))
-
-
-def _is_middle(part: Part, opening: int) -> bool:
-    if part.message is not None:
-        return part.message >= opening
-    return part.path.startswith(("prompt", "input"))
