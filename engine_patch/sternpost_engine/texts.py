@@ -105,7 +105,7 @@ _STRIDE: Final = 7
 def generic_texts() -> tuple[Text, ...]:
     """Return the set that ships with the product."""
     content = files("sternpost_engine").joinpath("data/generic.jsonl").read_text("utf-8")
-    return tuple(_from_lines(content, "generic.jsonl"))
+    return tuple(parse_lines(content, "generic.jsonl"))
 
 
 def read_texts(folder: Path) -> tuple[Text, ...]:
@@ -122,7 +122,7 @@ def read_texts(folder: Path) -> tuple[Text, ...]:
     texts: list[Text] = []
     for path in sorted(folder.iterdir()):
         if path.suffix == ".jsonl":
-            texts += _from_lines(_read(path), path.name)
+            texts += parse_lines(_read(path), path.name)
         elif path.suffix == ".txt":
             kind = path.name.split(".")[0] if path.name.count(".") > 1 else ""
             content = _read(path)[:TEXT_CHARACTERS_MAX]
@@ -141,7 +141,13 @@ def _read(path: Path) -> str:
         raise SettingsError("calibration texts", [Fault(path.name, type(error).__name__, allowed)]) from error
 
 
-def _from_lines(content: str, name: str) -> list[Text]:
+def parse_lines(content: str, name: str) -> list[Text]:
+    """
+    Read JSON Lines of texts and conversations; `name` is the file's, for messages.
+
+    Raises:
+        SettingsError: which names the first line that is neither.
+    """
     # Cut at line feeds alone: a JSON string may hold the other characters that Python calls line ends.
     lines = enumerate(content.split("\n"), start=1)
     return [_from_line(line, f"{name}:{number}") for number, line in lines if line.strip()]

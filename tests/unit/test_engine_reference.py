@@ -191,16 +191,17 @@ def test_means_are_those_of_the_samples() -> None:
     assert difference(sum(samples) / len(samples), stored.means[0].kv.keys[1]) < EXACT
 
 
-def test_means_are_left_when_there_is_no_more_time() -> None:
-    """What was computed so far counts."""
+def test_samples_are_told_one_by_one() -> None:
+    """So that a person can watch, in the order in which they are computed."""
     model = tiny_model("llama")
     stored = build_tail(model, FRONT, TAIL)
-    calibrator = make_calibrator(samples=4, prompt_tokens_max=130, texts=_Small(CountedTexts()))
+    calibrator = make_calibrator(samples=2, prompt_tokens_max=130, texts=_Small(CountedTexts()))
     calibrator.want(_job())
+    told: list[int] = []
 
-    counts = add_means(model, stored, calibrator, lambda sample: sample.number < 3)
+    add_means(model, stored, calibrator, lambda sample: told.append(sample.number))
 
-    assert {0: 3} == counts
+    assert [0, 1] == told
 
 
 def test_mix_lies_between_its_variants() -> None:

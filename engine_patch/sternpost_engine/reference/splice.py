@@ -105,18 +105,21 @@ def prefill(
     tail: Sequence[int],
     *,
     answer: Sequence[int] = (),
+    held: int = 0,
     anchor: int | None = None,
 ) -> torch.Tensor:
     """
     Compute a prompt in full and return the logits, in the shape that `splice` has.
 
-    With an `anchor` the tail stands behind a gap, and everything is computed.
+    The first `held` tokens of `front` are in the cache already. With an `anchor` the tail stands behind a
+    gap, and everything is computed.
     """
     tokens = (*front, *tail, *answer)
     shift = 0 if anchor is None else anchor - len(front)
-    positions = tuple(place + shift * (place >= len(front)) for place in range(len(tokens)))
-    rows = Rows(tokens, tuple(range(len(tokens))), positions)
-    return model.forward(cache, rows, range(len(tokens) - 1 - len(answer), len(tokens)))
+    slots = tuple(range(held, len(tokens)))
+    positions = tuple(slot + shift * (slot >= len(front)) for slot in slots)
+    rows = Rows(tokens[held:], slots, positions)
+    return model.forward(cache, rows, range(len(rows) - 1 - len(answer), len(rows)))
 
 
 def _rows(tail: Sequence[int], request: Splice) -> Rows:

@@ -45,15 +45,14 @@ def add_means(
     model: ReferenceModel,
     stored: StoredTail,
     calibrator: Calibrator,
-    go_on: Callable[[Sample], bool] = lambda sample: True,
+    tell: Callable[[Sample], object] = lambda sample: None,
 ) -> dict[int, int]:
     """
     Compute the samples that `calibrator` hands out, and add their means to the tail.
 
-    `go_on` is asked before each sample; when it says no, the means are left with the samples they have.
-    Returns the number of samples of each mean.
+    `tell` is called after each sample. Returns the number of samples of each mean, by its variant.
     """
-    while (sample := calibrator.next_sample(0.0, idle=True)) is not None and go_on(sample):
+    while (sample := calibrator.next_sample(0.0, idle=True)) is not None:
         context = sample.prompt[: -sample.tail_tokens]
         kv = encode_tail(model, context, stored.tokens)
         mean = stored.means.get(sample.variant)
@@ -62,6 +61,7 @@ def add_means(
             mean = stored.means[sample.variant] = Mean(empty)
         mean.add(sample.number, kv)
         calibrator.done(sample, 0.0, computed=True)
+        tell(sample)
     for mean in stored.means.values():
         mean.complete(model.shapes)
     return {variant: mean.samples for variant, mean in stored.means.items()}
