@@ -15,7 +15,7 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo check test e2e e2e-kube bench docs lint-fix clean
+.PHONY: help venv demo check test e2e e2e-kube bench bench-gpu docs lint-fix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,10 +65,14 @@ e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
 	@tests/support/apiserver/build.sh >/dev/null
 	@$(PYTEST) -q -m kube
 
-bench: $(STAMP) ## Run every benchmark; make bench-NAME runs one
+bench: $(STAMP) ## Run every benchmark but the GPU's; make bench-NAME runs one
 	@$(BIN)/sternpost model fetch
 	@for file in bench/[a-z]*.py; do \
-	  name=$$(basename "$$file" .py); echo "== $$name"; $(BIN)/python -m "bench.$$name"; done
+	  name=$$(basename "$$file" .py); [ "$$name" != gpu ] || continue; \
+	  echo "== $$name"; $(BIN)/python -m "bench.$$name"; done
+
+bench-gpu: $(STAMP) ## Time the reference engine at the shapes of an 8B model; needs a GPU
+	@$(BIN)/python -m bench.gpu $(ARGS)
 
 bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch

@@ -62,7 +62,11 @@ def test_installed_version_is_the_packages_version() -> None:
 @pytest.mark.parametrize(
     ("group", "names"),
     [
-        pytest.param("sternpost.commands", {"engine", "gateway", "lint", "model", "up"}, id="commands"),
+        pytest.param(
+            "sternpost.commands",
+            {"calibrate", "engine", "gateway", "lint", "model", "up"},
+            id="commands",
+        ),
         pytest.param("vllm.general_plugins", {"sternpost"}, id="vllm-general-plugin"),
         pytest.param("vllm.endpoint_plugins", {"sternpost"}, id="vllm-endpoint-plugin"),
     ],
