@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from sternpost_core.kill import KillLevel
+from sternpost_core.policy_status import SegmentVersion
 
 POLICY_KIND: Final = "CachePolicy"
 
@@ -242,7 +243,11 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """One CachePolicy; `pool` names the EnginePool, in the same namespace, that serves it."""
+    """
+    One CachePolicy; `pool` names the EnginePool, in the same namespace, that serves it.
+
+    `segments` are the versions that its status names; all else is its spec.
+    """
 
     name: str
     pool: str
@@ -255,6 +260,7 @@ class Policy:
     rollout: Rollout = Rollout()
     shadow: Shadow = Shadow()
     kill_level: KillLevel = KillLevel.NONE
+    segments: tuple[SegmentVersion, ...] = ()
 
     @property
     def full_name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from sternpost_core.kill import KillLevel
@@ -35,6 +36,7 @@ from sternpost_core.policy import (
     VolatileAction,
     VolatileRule,
 )
+from sternpost_core.policy_status import segment_versions
 from sternpost_core.reader import (
     DNS_LABEL_FORM,
     DNS_NAME_FORM,
@@ -78,7 +80,7 @@ def parse(mapping: object) -> Policy:
         PolicyError: with every fault and its path: unknown keys, wrong types, values and ranges, missing
             keys, and fields that do not go together.
     """
-    return read_object(mapping, POLICY_KIND, _read)
+    return replace(read_object(mapping, POLICY_KIND, _read), segments=segment_versions(mapping))
 
 
 def _read(metadata: Metadata, spec: ObjectReader) -> Policy:

@@ -63,6 +63,10 @@ class FrequentRuns:
         """Return the id that came most often, and how often at least; of equals, the first by its digits."""
         return min(self._counts.items(), key=lambda item: (-item[1], item[0]), default=None)
 
+    def count(self, run: ContentId) -> int:
+        """Return how often an id came, at least."""
+        return self._counts.get(run, 0)
+
     def __len__(self) -> int:
         return len(self._counts)
 
@@ -141,6 +145,10 @@ class TemplateSummary:
             self._prefixes.halve()
             self._tails.halve()
 
+    def tail_share(self, tail: FixedRun) -> float:
+        """Return the share of prompts, from 0 to 1, that end with a run at least."""
+        return self._tails.share(tail, self._prompts) if self._prompts else 0.0
+
     def template(self) -> Template | None:
         """Return the template, None before the first prompt."""
         if not self._prompts:
@@ -161,6 +169,11 @@ class _End:
     def halve(self) -> None:
         for runs in self._depths:
             runs.halve()
+
+    def share(self, run: FixedRun, prompts: int) -> float:
+        """Return the share of prompts that have a run at least."""
+        depth = self._depths[max(run.length, 1) - 1]
+        return depth.count(run.run_id) / prompts
 
     def fixed(self, prompts: int) -> FixedRun:
         """Return the longest run that is stable; where none is, the most frequent single element."""

@@ -15,15 +15,19 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostError
 from sternpost_core.jsonspan import scan, value
 from sternpost_core.kill import KillLevel
+from sternpost_core.template import to_mapping
 from sternpost_gateway.config import ConfigSource
 from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
 from sternpost_gateway.fleet import Fleet, View
 from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kills import Kills
+from sternpost_gateway.learning import Learning, PolicyLearning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.trips import Trips
+from sternpost_gateway.versions import Versions
 
 KILL_PATH: Final = "/sternpost/v1/kill"
+TEMPLATES_PATH: Final = "/sternpost/v1/templates"
 KILL_FIELDS: Final = ("level", "policy", "reason")
 KILL_BYTES_MAX: Final = 65536
 """The largest body that sets a kill level."""
@@ -43,6 +47,8 @@ class Admin:
     """Answers people and probes; nothing here touches a request for an engine."""
 
     fleet: Fleet
+    learning: Learning
+    versions: Versions
     source: ConfigSource
     kills: Kills
     kill_file: KillFile | None
@@ -59,6 +65,7 @@ class Admin:
             Route("/healthz", self.healthz),
             Route("/readyz", self.readyz),
             Route("/metrics", self.metrics_page),
+            Route(TEMPLATES_PATH, self.templates),
             Route(KILL_PATH, self.kill, methods=["GET", "POST"]),
         ]
 
@@ -81,6 +88,11 @@ class Admin:
         self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
         self.metrics.engines_tripped.set(len(self.trips.active()))
         return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def templates(self, request: Request) -> Response:
+        """Show what is learned about each policy's prompts: ids, places and counts, and never text."""
+        policies = self.learning.policies()
+        return JSONResponse({"policies": [_learned(name, known, self.versions) for name, known in policies]})
 
     async def kill(self, request: Request) -> Response:
         """Show or set the kill level."""
@@ -203,6 +215,26 @@ def _engine(view: View) -> dict[str, Any]:
         "plugin": view.info.plugin.value,
         "reason": view.info.reason,
         "batch": view.info.batch,
+    }
+
+
+def _learned(name: str, known: PolicyLearning, versions: Versions) -> dict[str, Any]:
+    return {
+        "policy": name,
+        "template": None if known.template is None else to_mapping(known.template),
+        "tail": None if known.tail is None else {"id": known.tail.run_id, "elements": known.tail.length},
+        "departures": [
+            {
+                "kind": kind,
+                "path": path,
+                "guess": guess,
+                "offset": miss.offset,
+                "count": miss.count,
+                "tokens": miss.lost_tokens,
+            }
+            for (kind, path, guess), miss in reversed(known.misses.items())
+        ],
+        "versions": versions.shown(name),
     }
 
 

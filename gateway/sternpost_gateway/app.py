@@ -39,6 +39,7 @@ from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kill_signals import kill_signals
 from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
+from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
@@ -84,12 +85,13 @@ def create_app(
     """
     metrics = Metrics(registry)
     kills = Kills(clock, settings.state, _on_latch(metrics))
+    versions = Versions(settings.state)
     static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
     routing = make_routing(static, tails, clock, chance)
     trips = Trips(clock, settings.state, _on_trip(metrics))
     members = Members(static, _on_engines(routing.fleet, trips))
-    on_config, on_engines = _on_config(kills, metrics), members.source("cluster")
+    on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
     source, keep_current = _config_source(settings, clock, chance, on_config, on_engines)
     source.load()
     kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
@@ -109,7 +111,9 @@ def create_app(
         tails=tails,
         trips=trips,
         builder=TailBuilder(api, tails, metrics),
-        versions=Versions(settings.state),
+        learning=Learning(),
+        tokens=routing.estimates.tokens,
+        versions=versions,
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
@@ -117,6 +121,8 @@ def create_app(
     metrics.in_flight.set_function(lambda: parts.admission.in_flight)
     admin = Admin(
         fleet=parts.fleet,
+        learning=parts.learning,
+        versions=parts.versions,
         source=source,
         kills=kills,
         kill_file=kill_file,
@@ -198,9 +204,10 @@ def _entrance(pipeline: Pipeline, own: Starlette) -> ASGIApp:
     return entrance
 
 
-def _on_config(kills: Kills, metrics: Metrics) -> Callable[[Config], None]:
+def _on_config(kills: Kills, metrics: Metrics, versions: Versions) -> Callable[[Config], None]:
     def take(config: Config) -> None:
         kills.configure(config.policies.policies, config.switches)
+        versions.agree(config.policies.policies)
         metrics.show_levels(kills.table)
 
     return take

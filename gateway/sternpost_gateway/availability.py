@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from sternpost_core.policy import Policy, TailSource, TenantSourceKind
+from sternpost_core.policy import Policy, TenantSourceKind
 
 
 def is_served(policy: Policy) -> bool:
-    """Say whether a policy's requests are rewritten: only with its own tail and tenant source."""
-    tail = policy.prompt.tail
-    return policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM and (
-        tail is None or tail.source is not TailSource.LEARNED
-    )
+    """Say whether a policy's requests are rewritten: only with its own tenant source."""
+    return policy.tenancy.tenant_source.kind is not TenantSourceKind.JWT_CLAIM
 
 
 def missing_features(policy: Policy) -> list[str]:
@@ -18,7 +15,6 @@ def missing_features(policy: Policy) -> list[str]:
     notes: list[str] = []
     if not is_served(policy):
         notes.append(
-            "tail source Learned and tenantFrom jwtClaim are not available"
-            " in this release; this policy's requests pass unchanged"
+            "tenantFrom jwtClaim is not available in this release; this policy's requests pass unchanged"
         )
     return notes

@@ -21,7 +21,7 @@ class Bypass(StrEnum):
     """The engine has failed with suffix reads lately and gets none for a while."""
 
     NOT_AVAILABLE = "not_available"
-    """The policy asks for a tail source or tenant source that this release does not have."""
+    """The policy asks for a tenant source that this release does not have."""
 
     NOT_CHAT = "not_chat"
     """The request has no prompt that can be read: no messages, or a list of prompts."""
@@ -29,11 +29,14 @@ class Bypass(StrEnum):
     NO_TAIL = "no_tail"
     """No system message stands behind the leading ones, or nothing holds the marker."""
 
+    NOT_LEARNED = "not_learned"
+    """The policy learns its tail, and what this request ends with has not been learned, or is not stable."""
+
     TAIL_NOT_LAST = "tail_not_last"
     """The tail is not the last message, and the layout keeps it where it is."""
 
     TAIL_NOT_MOVABLE = "tail_not_movable"
-    """The tail is part of a message, or a user's, and the layout would have to move it."""
+    """The tail is part of a message, a user's, or learned, and the layout would have to move it."""
 
     TAIL_FIRST = "tail_first"
     """The tail was put in front, where the engine's own prefix cache holds it."""

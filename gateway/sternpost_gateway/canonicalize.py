@@ -18,7 +18,7 @@ from sternpost_core.jsonspan import Document, Edit, Span, in_order, value
 from sternpost_core.jsonsplice import spliced
 from sternpost_core.policy import Canonicalize, Policy, VolatileAction
 from sternpost_gateway.availability import is_served
-from sternpost_gateway.dialogue import Dialogue, dialogue_of
+from sternpost_gateway.dialogue import Dialogue, dialogue_of, prompt_end
 from sternpost_gateway.identify import CACHE_FIELD, Identified
 from sternpost_gateway.kills import REWRITES_OFF
 from sternpost_gateway.relocate import Removals, choose, remove
@@ -44,12 +44,14 @@ class Finding:
     A volatile span of the prefix, by its place and looks, never by its text.
 
     `path` is that of a message or of its part, `offset` counts characters there; `action` is what was done.
+    The prompt goes on for `lost_bytes` from about there.
     """
 
     path: str
     offset: int
     detector: str
     action: VolatileAction
+    lost_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def _canonical(
         document=spliced(document, edits) if edits else document,
         moved=_moved(edits, head) if chosen.moved else None,
         tools=settled.outcome if settled else None,
-        findings=_findings(texts, found, chosen),
+        findings=_findings(texts, found, chosen, prompt_end(dialogue)),
     )
 
 
@@ -147,9 +149,17 @@ def _moved(edits: Sequence[Edit], head: Span | None) -> Span:
     return Span(start + shift, start + shift + len(block))
 
 
-def _findings(texts: Sequence[Text], found: Sequence[VolatileLine], chosen: Removals) -> tuple[Finding, ...]:
+def _findings(
+    texts: Sequence[Text], found: Sequence[VolatileLine], chosen: Removals, end: int
+) -> tuple[Finding, ...]:
     findings = (
-        Finding(texts[line.text].path, line.start + hit.start, hit.detector, _done(line, chosen))
+        Finding(
+            texts[line.text].path,
+            line.start + hit.start,
+            hit.detector,
+            _done(line, chosen),
+            max(0, end - texts[line.text].span.start - line.start - hit.start),
+        )
         for line in found
         for hit in line.hits
     )

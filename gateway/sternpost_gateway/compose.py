@@ -19,10 +19,10 @@ from sternpost_core.policy import SuffixCache
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.canonicalize import HINT_FIELD, SALT_FIELD
+from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.fleet import Engine, Info, Plugin
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.receive import RESPONSES_PATH
-from sternpost_gateway.segment import raw_member
 from sternpost_gateway.tails import Refused, Tails, TailState
 from sternpost_gateway.tokens import TailFacts
 

@@ -8,11 +8,11 @@ completion has a `prompt`, a string of which nobody says what is fixed about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sternpost_core.jsonspan import Document, Span, elements
+from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_gateway.receive import CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH
 from sternpost_gateway.roles import is_fixed
 
@@ -74,6 +74,25 @@ def dialogue_of(document: Document, path: str) -> Dialogue | None:
     if begins == '"' and holder in WRITTEN:
         return Dialogue(holder=holder, text=member.value_span, instructions=instructions)
     return None
+
+
+def message_fields(document: Document, message: Span, tag: str) -> Iterable[tuple[str, bytes]]:
+    """Yield a message's members by name, so that their order does not count, each value as it was sent."""
+    for name, member in sorted(members(document, message).items()):
+        yield f"{tag}.{name}", document.body[slice(*member.value_span)]
+
+
+def raw_member(document: Document, name: str) -> bytes | None:
+    """Return a top-level member's value as it was sent."""
+    member = document.members.get(name)
+    return None if member is None else document.body[slice(*member.value_span)]
+
+
+def prompt_end(dialogue: Dialogue) -> int:
+    """Return the byte at which what holds the prompt ends."""
+    held = dialogue.array or dialogue.text
+    assert held is not None, "a prompt stands somewhere"
+    return held.end
 
 
 def _opening(document: Document, messages: tuple[Span, ...]) -> int:

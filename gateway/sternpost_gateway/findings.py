@@ -7,8 +7,10 @@ Neither ever holds text of a prompt: a finding is a place and what it looks like
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
+from sternpost_core.policy import VolatileAction
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.canonicalize import Canonicalized, Finding
 from sternpost_gateway.metrics import Metrics
@@ -23,10 +25,15 @@ Told = tuple[str, str, str, str, str]
 
 
 class Findings:
-    """Tells each finding once to a session; requests without one share their tenant's."""
+    """
+    Tells each finding once to a session; requests without one share their tenant's.
 
-    def __init__(self, metrics: Metrics, told_max: int = TOLD_MAX) -> None:
+    `tokens` says about how many tokens so many bytes are.
+    """
+
+    def __init__(self, metrics: Metrics, tokens: Callable[[int], float], told_max: int = TOLD_MAX) -> None:
         self._metrics = metrics
+        self._tokens = tokens
         self._told: Bounded[Told, bool] = Bounded(told_max)
 
     def tell(self, canonicalized: Canonicalized) -> None:
@@ -39,6 +46,9 @@ class Findings:
         if canonicalized.tools is ToolsOutcome.DUPLICATE_TOOL_NAME:
             self._tell_duplicate(canonicalized, policy.full_name)
         for finding in canonicalized.findings:
+            if finding.action is VolatileAction.REPORT:
+                lost = round(self._tokens(finding.lost_bytes))
+                self._metrics.volatile_tokens.labels(policy.full_name, finding.detector).inc(lost)
             self._tell_finding(canonicalized, policy.full_name, finding)
 
     def _tell_duplicate(self, canonicalized: Canonicalized, policy: str) -> None:
@@ -52,12 +62,13 @@ class Findings:
             return
         self._metrics.volatile_spans.labels(policy, finding.detector, finding.action.value).inc()
         logger.info(
-            "policy %s: volatile %s at %s char %d, action %s",
+            "policy %s: volatile %s at %s char %d, action %s, about %d tokens behind it",
             policy,
             finding.detector,
             finding.path,
             finding.offset,
             finding.action.value,
+            round(self._tokens(finding.lost_bytes)),
         )
 
     def _is_new(self, canonicalized: Canonicalized, policy: str, path: str, what: str) -> bool:

@@ -73,6 +73,30 @@ class Metrics:
             ["policy", "outcome"],
             registry=registry,
         )
+        self.template_stability = Gauge(
+            "sternpost_gateway_template_stability",
+            "The share of a policy's prompts, 0 to 1, that begin and end as most of them do.",
+            ["policy"],
+            registry=registry,
+        )
+        self.departures = Counter(
+            "sternpost_gateway_departures_total",
+            "Prompts that depart from what came before, by how and by what the place looks like.",
+            ["policy", "kind", "guess"],
+            registry=registry,
+        )
+        self.departed_tokens = Counter(
+            "sternpost_gateway_departed_tokens_total",
+            "Prompt tokens behind such a place, which are computed again, as estimated from bytes.",
+            ["policy", "kind", "guess"],
+            registry=registry,
+        )
+        self.volatile_tokens = Counter(
+            "sternpost_gateway_volatile_tokens_total",
+            "Prompt tokens behind a volatile span that stays in the prefix, as estimated from bytes.",
+            ["policy", "detector"],
+            registry=registry,
+        )
         self.volatile_spans = Counter(
             "sternpost_gateway_volatile_spans_total",
             "Volatile spans in prefixes, each once a session, by what they look like and what was done.",

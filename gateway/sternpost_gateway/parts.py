@@ -8,9 +8,8 @@ from typing import Final
 from sternpost_core.content import ContentId, content_id
 from sternpost_core.divergence import Part, PartKind
 from sternpost_core.jsonspan import Document, Span, elements, members, value
-from sternpost_gateway.dialogue import INSTRUCTIONS, Dialogue
+from sternpost_gateway.dialogue import INSTRUCTIONS, Dialogue, message_fields, raw_member
 from sternpost_gateway.roles import is_fixed
-from sternpost_gateway.segment import message_fields, raw_member
 
 TOOLS: Final = "tools"
 

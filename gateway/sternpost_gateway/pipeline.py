@@ -43,7 +43,9 @@ from sternpost_gateway.forward import Forward
 from sternpost_gateway.headers import request_id_of
 from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
+from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import NO_POLICY, Metrics
+from sternpost_gateway.observe import Observer
 from sternpost_gateway.plan import Planned, plan
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
@@ -54,6 +56,7 @@ from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.trips import Trips
+from sternpost_gateway.turns import Turns
 from sternpost_gateway.upstream import UpstreamResponse
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.volatile import VolatileLines
@@ -70,7 +73,11 @@ ATTEMPTS_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Everything that the pipeline is made of; `policies` and `kills` return what is live now."""
+    """
+    Everything that the pipeline is made of.
+
+    `policies` and `kills` return what is live now, `tokens` about how many tokens so many bytes are.
+    """
 
     settings: Settings
     secret: bytes
@@ -84,6 +91,8 @@ class Parts:
     tails: Tails
     trips: Trips
     builder: TailBuilder
+    learning: Learning
+    tokens: Callable[[int], float]
     versions: Versions
     router: Router
     forward: Forward
@@ -107,7 +116,8 @@ class Pipeline:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet, parts.trips)
-        self._findings = Findings(parts.metrics)
+        self._findings = Findings(parts.metrics, parts.tokens)
+        self._observer = Observer(parts.learning, Turns(), parts.metrics, parts.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one exchange."""
@@ -146,7 +156,7 @@ class Pipeline:
             identified = identify(received, parts.policies(), parts.kills())
             canonicalized = canonicalize(identified, parts.pins, parts.lines)
             self._findings.tell(canonicalized)
-            return plan(segment(canonicalized), parts.secret, parts.versions)
+            return plan(segment(canonicalized, parts.learning.tail), parts.secret, parts.versions)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()
@@ -189,12 +199,23 @@ class Pipeline:
                 composed.engine.url,
             )
         self._recorder.answered(composed, relayed)
+        if relayed.status < CLIENT_ERRORS:
+            self._observe(composed.planned)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
             self._note_ejection(sent.routed)
         elif relayed.status >= CLIENT_ERRORS:
             self._parts.router.refused(sent.routed)
         else:
             self._parts.router.succeeded(sent.routed, lesson_of(relayed, sent.at))
+
+    def _observe(self, planned: Planned) -> None:
+        """Learn from a request; a failure in that is ours alone, and the answer is out already."""
+        try:
+            self._observer.observe(planned)
+        except Exception as error:  # noqa: BLE001
+            # Learning is an extra: no exchange may fail for it.
+            request_id = planned.identified.received.request_id
+            logger.error("request %s teaches nothing, learning failed: %s", request_id, _where(error))
 
     async def _reach(self, client: Client, planned: Planned, stack: ExitStack) -> Sent:
         """Send the request until an engine answers: twice at most, and the second time within the budget."""

@@ -14,14 +14,15 @@ from sternpost_core import policy as policies
 from sternpost_core.hint import Correction, Mode
 from sternpost_core.jsonspan import Document, Edit, Span, move_element_before, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
-from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode
+from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode, TailSource
 from sternpost_gateway.availability import is_served
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
+from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.identify import Identified
 from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
 from sternpost_gateway.rendering import template_of
-from sternpost_gateway.segment import Chat, Segmented, raw_member
+from sternpost_gateway.segment import Chat, Segmented, tail_source
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.versions import Versions
 
@@ -89,7 +90,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
         wish=_wish(segmented, document, salt) if bypass is None and salt else None,
         bypass=bypass,
         off=salt is not None and segmented.chat is not None and _turns_reads_off(policy, bypass),
-        versions=_versions(segmented.chat, policy, versions) if policy else "",
+        versions=_versions(segmented, policy, versions) if policy else "",
     )
 
 
@@ -99,8 +100,9 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     policy = identified.policy
     assert policy is not None, "only a policy's request is bypassed"
     tail_is_last = chat is not None and chat.tail_is_last
-    is_part = chat is not None and chat.tail_is_part
+    may_move = chat is None or chat.tail_may_move
     tail_first = is_tail_first(policy)
+    is_learned = tail_source(policy) is TailSource.LEARNED
     reasons = (
         (identified.level in REWRITES_OFF, Bypass.KILLED),
         (not is_served(policy), Bypass.NOT_AVAILABLE),
@@ -109,9 +111,10 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
         # A tail that stands in front is in the prefix cache, which these levels leave alone.
         (identified.level in READS_OFF and not tail_first, Bypass.KILLED),
         (identified.reuse_off, Bypass.CLIENT_OFF),
+        (chat is not None and chat.place is None and is_learned, Bypass.NOT_LEARNED),
         (chat is not None and chat.place is None, Bypass.NO_TAIL),
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
-        (is_part and (tail_first or not tail_is_last), Bypass.TAIL_NOT_MOVABLE),
+        (not may_move and (tail_first or not tail_is_last), Bypass.TAIL_NOT_MOVABLE),
         (tail_first, Bypass.TAIL_FIRST),
         (_is_set(document, UNREPEATABLE_FIELDS), Bypass.TEMPLATE_OPTIONS),
     )
@@ -130,8 +133,8 @@ def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
 
 
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
-    place, dialogue = (chat.place, chat.dialogue) if chat else (None, None)
-    if place is None or dialogue is None or place.inside is not None:
+    place, dialogue = (chat.place, chat.dialogue) if chat and chat.tail_may_move else (None, None)
+    if place is None or dialogue is None:
         return []
     assert dialogue.array is not None and place.first is not None, "only an element of a list is moved"
     match policy.prompt.layout:
@@ -230,13 +233,16 @@ def hint_correction(suffix_cache: SuffixCache) -> Correction:
     return Correction.CALIBRATED if is_calibrated else Correction.NONE
 
 
-def _versions(chat: Chat | None, policy: Policy, versions: Versions) -> str:
+def _versions(segmented: Segmented, policy: Policy, versions: Versions) -> str:
+    chat, identified = segmented.chat, segmented.canonicalized.identified
     if chat is None:
         return ""
+    # A session is its tenant's own: two tenants may name theirs alike.
+    conversation = f"{identified.tenant!r} {identified.session!r}" if identified.session else None
     prefix = None if chat.dialogue.is_bare else chat.prefix_id
     segments = [("prefix", prefix), ("tail", chat.tail_id)]
     return ",".join(
-        f"{name}=v{versions.version(policy.full_name, name, found)}"
+        f"{name}=v{versions.version(policy.full_name, name, found, conversation)}"
         for name, found in segments
         if found is not None
     )

@@ -17,9 +17,10 @@ from typing import Final
 from sternpost_core.content import tagged
 from sternpost_core.jsonspan import Document, Span
 from sternpost_core.policy import Layout
+from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.rendering import RENDERED_FIELDS
-from sternpost_gateway.segment import Chat, raw_member
+from sternpost_gateway.segment import Chat
 
 BLOCK_BYTES: Final = 512
 """Some 128 tokens, eight of vLLM's blocks: smaller ones cost more time than they find."""

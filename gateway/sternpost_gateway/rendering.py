@@ -11,9 +11,9 @@ from typing import Final
 
 from sternpost_core.content import content_id
 from sternpost_core.jsonspan import Document, Edit, Span, apply, edit_object, elements, members
-from sternpost_gateway.dialogue import HOLDERS, Dialogue
+from sternpost_gateway.dialogue import HOLDERS, Dialogue, raw_member
 from sternpost_gateway.receive import RESPONSES_PATH
-from sternpost_gateway.segment import Chat, TailPlace, raw_member
+from sternpost_gateway.segment import Chat, TailPlace
 from sternpost_gateway.tokens import Template
 
 RENDERED_FIELDS: Final = ("tools", "chat_template", "chat_template_kwargs", "add_special_tokens")

@@ -8,17 +8,27 @@ Messages are compared as they were sent: an equal id means equal bytes in every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sternpost_core.content import ContentId, content_id
-from sternpost_core.jsonspan import Document, Span, members
+from sternpost_core.jsonspan import Document
 from sternpost_core.policy import Policy, TailSource
+from sternpost_core.template import FixedRun, has_run
 from sternpost_gateway.canonicalize import Canonicalized
-from sternpost_gateway.dialogue import Dialogue, dialogue_of
+from sternpost_gateway.dialogue import Dialogue, dialogue_of, message_fields, raw_member
 from sternpost_gateway.marker import MarkedTail, find_marked_tail, find_marked_text
+from sternpost_gateway.parts import fixed_elements
 from sternpost_gateway.receive import CHAT_PATH
 from sternpost_gateway.roles import is_fixed
+
+Learned = Callable[[str], FixedRun | None]
+"""Returns the tail that a policy, by its full name, has learned."""
+
+
+def nothing_learned(policy: str) -> FixedRun | None:
+    """Return nothing: no policy has learned a tail."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ class TailPlace:
     first: int | None = None
     count: int = 1
     inside: MarkedTail | None = None
+    is_learned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +71,15 @@ class Chat:
         """Say whether the tail is only part of a message, or a user's, so that it cannot be moved."""
         return self.place is not None and self.place.inside is not None
 
+    @property
+    def tail_may_move(self) -> bool:
+        """
+        Say whether there is a tail that a layout may move.
+
+        A learned one may not: another gateway may not have learned it yet, and would send other bytes.
+        """
+        return self.place is not None and self.place.inside is None and not self.place.is_learned
+
 
 @dataclass(frozen=True, slots=True)
 class Segmented:
@@ -69,15 +89,16 @@ class Segmented:
     chat: Chat | None
 
 
-def segment(canonicalized: Canonicalized) -> Segmented:
-    """Find the segments of a request's prompt."""
+def segment(canonicalized: Canonicalized, learned: Learned = nothing_learned) -> Segmented:
+    """Find the segments of a request's prompt; `learned` returns the tail that a policy has learned."""
     document = canonicalized.document
     if document is None:
         return Segmented(canonicalized, None)
     identified = canonicalized.identified
-    return Segmented(
-        canonicalized, chat_of(document, tail_source(identified.policy), identified.received.path)
-    )
+    source = tail_source(identified.policy)
+    is_learned = source is TailSource.LEARNED and identified.policy is not None
+    run = learned(identified.policy.full_name) if is_learned and identified.policy else None
+    return Segmented(canonicalized, chat_of(document, source, identified.received.path, run))
 
 
 def tail_source(policy: Policy | None) -> TailSource:
@@ -87,20 +108,42 @@ def tail_source(policy: Policy | None) -> TailSource:
 
 
 def chat_of(
-    document: Document, source: TailSource = TailSource.LAST_SYSTEM_MESSAGE, path: str = CHAT_PATH
+    document: Document,
+    source: TailSource = TailSource.LAST_SYSTEM_MESSAGE,
+    path: str = CHAT_PATH,
+    learned: FixedRun | None = None,
 ) -> Chat | None:
     """Return the segments of a request to `path`, None if it has no prompt that can be read."""
     dialogue = dialogue_of(document, path)
     if dialogue is None:
         return None
-    find = _marked if source is TailSource.MARKER else _last_fixed
-    place = find(document, dialogue)
+    place = _place(document, dialogue, source, learned)
     return Chat(
         dialogue=dialogue,
         place=place,
         prefix_id=_prefix_id(document, dialogue),
         tail_id=None if place is None else _tail_id(document, dialogue, place),
     )
+
+
+def _place(
+    document: Document, dialogue: Dialogue, source: TailSource, learned: FixedRun | None
+) -> TailPlace | None:
+    match source:
+        case TailSource.MARKER:
+            return _marked(document, dialogue)
+        case TailSource.LEARNED:
+            return None if learned is None else _learned(document, dialogue, learned)
+        case TailSource.LAST_SYSTEM_MESSAGE:
+            return _last_fixed(document, dialogue)
+
+
+def _learned(document: Document, dialogue: Dialogue, learned: FixedRun) -> TailPlace | None:
+    """Return the last messages if they are what has been learned; they are the tail where they stand."""
+    _, closing = fixed_elements(document, dialogue)
+    if not learned.length or not has_run(learned, closing[::-1]):
+        return None
+    return TailPlace(len(dialogue.messages) - learned.length, learned.length, is_learned=True)
 
 
 def _last_fixed(document: Document, dialogue: Dialogue) -> TailPlace | None:
@@ -141,18 +184,6 @@ def _tail_id(document: Document, dialogue: Dialogue, place: TailPlace) -> Conten
         if marked is None or field[0] != "tail.content"
     ]
     return content_id("tail", [*fields, *inside])
-
-
-def message_fields(document: Document, message: Span, tag: str) -> Iterable[tuple[str, bytes]]:
-    """Yield a message's members by name, so that their order does not count, each value as it was sent."""
-    for name, member in sorted(members(document, message).items()):
-        yield f"{tag}.{name}", document.body[slice(*member.value_span)]
-
-
-def raw_member(document: Document, name: str) -> bytes | None:
-    """Return a top-level member's value as it was sent."""
-    member = document.members.get(name)
-    return None if member is None else document.body[slice(*member.value_span)]
 
 
 def _prefix_id(document: Document, dialogue: Dialogue) -> ContentId:

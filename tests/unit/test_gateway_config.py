@@ -269,7 +269,7 @@ JWT = Policy(
         pytest.param(policy(), True, 0, id="smallest"),
         pytest.param(policy(layout=Layout.TAIL_FIRST), True, 0, id="tail-first"),
         pytest.param(policy(tail=Tail(source=TailSource.MARKER)), True, 0, id="marker"),
-        pytest.param(policy(tail=Tail(source=TailSource.LEARNED)), False, 1, id="learned"),
+        pytest.param(policy(tail=Tail(source=TailSource.LEARNED)), True, 0, id="learned"),
         pytest.param(JWT, False, 1, id="jwt-claim"),
         pytest.param(
             policy(tail=Tail(source=TailSource.LAST_SYSTEM_MESSAGE)), True, 0, id="last-system-message"

@@ -18,6 +18,11 @@ LISTS = "sternpost_gateway_tool_lists_total"
 POLICY = "agents/support"
 
 
+def four_bytes_each(size: int) -> float:
+    """Return about how many tokens so many bytes are."""
+    return size / 4
+
+
 def tell(findings: Findings, system: str, session: str = "s-1", **body: Any) -> None:
     """Tell what is found in one request."""
     messages = [
@@ -35,7 +40,7 @@ def tell(findings: Findings, system: str, session: str = "s-1", **body: Any) -> 
 def test_finding_is_told_once_a_session(caplog: pytest.LogCaptureFixture) -> None:
     """The clock of a session's first request is told of, by place and looks; the next one is not."""
     registry = CollectorRegistry()
-    findings = Findings(Metrics(registry))
+    findings = Findings(Metrics(registry), four_bytes_each)
     with caplog.at_level(logging.INFO):
         for system, session in (("at 09:00:01", "s-1"), ("at 09:00:02", "s-1"), ("at 09:00:03", "s-2")):
             tell(findings, system, session)
@@ -43,7 +48,8 @@ def test_finding_is_told_once_a_session(caplog: pytest.LogCaptureFixture) -> Non
     labels = {"policy": POLICY, "detector": "Timestamp", "action": "Report"}
     assert 2 == registry.get_sample_value(SPANS, labels)
     assert [
-        "policy agents/support: volatile Timestamp at messages[0] char 3, action Report"
+        "policy agents/support: volatile Timestamp at messages[0] char 3, action Report,"
+        " about 18 tokens behind it"
     ] * 2 == caplog.messages
     assert SECRET_TEXT not in caplog.text
 
@@ -51,7 +57,7 @@ def test_finding_is_told_once_a_session(caplog: pytest.LogCaptureFixture) -> Non
 def test_forgotten_session_is_told_of_again() -> None:
     """What is remembered is bounded; beyond it, telling twice is better than growing."""
     registry = CollectorRegistry()
-    findings = Findings(Metrics(registry), told_max=1)
+    findings = Findings(Metrics(registry), four_bytes_each, told_max=1)
     for session in ("s-1", "s-2", "s-1"):
         tell(findings, "at 09:00:01", session)
 
@@ -63,7 +69,7 @@ def test_forgotten_session_is_told_of_again() -> None:
 def test_duplicate_tool_name_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Two tools of one name are an event of the session, and counted with every request."""
     registry = CollectorRegistry()
-    findings = Findings(Metrics(registry))
+    findings = Findings(Metrics(registry), four_bytes_each)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             tell(findings, "", tools=[{"type": "x", "name": "y"}] * 2)

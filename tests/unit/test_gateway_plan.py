@@ -101,7 +101,7 @@ def test_tools_are_part_of_the_prefix() -> None:
         pytest.param(Scene(body=CHAT, policy=policy(suffixCache=None)), Bypass.OBSERVING, id="observing"),
         pytest.param(
             Scene(body=CHAT, policy=policy(prompt={"tail": {"source": "Learned"}})),
-            Bypass.NOT_AVAILABLE,
+            Bypass.NOT_LEARNED,
             id="learned",
         ),
         pytest.param(

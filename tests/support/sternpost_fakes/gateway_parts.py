@@ -18,6 +18,7 @@ from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
+from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
 from sternpost_gateway.router import Strategies
@@ -101,6 +102,8 @@ def make_parts(
         tails=tails,
         trips=Trips(clock, None),
         builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
+        learning=Learning(),
+        tokens=routing.estimates.tokens,
         versions=Versions(None),
         router=routing.router,
         forward=Forward(upstream, settings),

@@ -1,0 +1,169 @@
+"""
+The observe stage: what a prompt teaches about its policy's template, and where it departs.
+
+It runs after the answer, so that no client waits for it. What is noted is told once a session, in a metric
+and a log line, by place and looks and never by text.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sternpost_core.content import ContentId, content_id
+from sternpost_core.divergence import Part
+from sternpost_core.jsonspan import Document, Span, elements, members
+from sternpost_core.policy import TailSource
+from sternpost_gateway.bounded import Bounded
+from sternpost_gateway.learning import Learning
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
+from sternpost_gateway.plan import Planned
+from sternpost_gateway.segment import Chat, tail_source
+from sternpost_gateway.turns import BODY_BYTES_MAX, Departure, Turns, departure
+
+logger = logging.getLogger(__name__)
+
+TOLD_MAX: Final = 16384
+"""Departures that are remembered as told, least recently used first out."""
+
+MEDIA_FIRST: Final = "MediaFirst"
+"""What a departure looks like where an image, or the like, stands in front of words that stay the same."""
+
+MEDIA: Final = re.compile(r"\.content\[0\]")
+"""Where such an image stands."""
+
+Told = tuple[str, str, str, str, str]
+
+
+class Observer:
+    """Learns from each request; `tokens` says about how many tokens so many bytes are."""
+
+    def __init__(
+        self,
+        learning: Learning,
+        turns: Turns,
+        metrics: Metrics,
+        tokens: Callable[[int], float],
+        told_max: int = TOLD_MAX,
+    ) -> None:
+        self._learning = learning
+        self._turns = turns
+        self._metrics = metrics
+        self._tokens = tokens
+        self._told: Bounded[Told, bool] = Bounded(told_max)
+
+    def observe(self, planned: Planned) -> None:
+        """Learn from a request that an engine has answered; one that no policy matches teaches nothing."""
+        chat, policy = planned.segmented.chat, planned.policy
+        document = planned.segmented.canonicalized.document
+        if chat is None or policy is None or document is None or chat.dialogue.is_bare:
+            return
+        template = self._learning.observe(policy.full_name, *_ends(planned, document, chat))
+        self._metrics.template_stability.labels(policy.full_name).set(template.stability)
+        for found in (self._prefix_departure(planned, document, chat), self._turn_departure(planned)):
+            if found is not None:
+                self._tell(planned, policy.full_name, found)
+
+    def _prefix_departure(self, planned: Planned, document: Document, chat: Chat) -> Departure | None:
+        """Return where a prefix that is new departs from the one before it."""
+        assert planned.policy is not None, "a policy's prompt is observed"
+        if len(document.body) > BODY_BYTES_MAX:
+            return None
+        front = front_of(document, chat)
+        own: list[Part] = []
+
+        def parts() -> Sequence[Part]:
+            own.extend(front.parts(document, chat))
+            return own
+
+        before = self._learning.departs(planned.policy.full_name, front.front_id, parts)
+        if before is None:
+            return None
+        found = departure(before, own, document, chat)
+        if found is not None and front.has_media and MEDIA.search(found.path):
+            return replace(found, guess=MEDIA_FIRST)
+        return None if front.has_media else found
+
+    def _turn_departure(self, planned: Planned) -> Departure | None:
+        document, chat = planned.segmented.canonicalized.document, planned.segmented.chat
+        if planned.conversation is None or document is None or chat is None:
+            return None
+        return self._turns.take(planned.conversation, document, chat)
+
+    def _tell(self, planned: Planned, policy: str, found: Departure) -> None:
+        lost = round(self._tokens(found.lost_bytes))
+        self._learning.missed(policy, (found.kind.value, found.path, found.guess), found.offset, lost)
+        self._metrics.departures.labels(policy, found.kind.value, found.guess).inc()
+        self._metrics.departed_tokens.labels(policy, found.kind.value, found.guess).inc(lost)
+        identified = planned.identified
+        told = (policy, identified.tenant or "", identified.session or "", found.kind.value, found.path)
+        if self._told.get(told) is None:
+            logger.info(
+                "policy %s: %s at %s char %d, looks like %s, about %d tokens behind it",
+                policy,
+                found.kind.value,
+                found.path,
+                found.offset,
+                found.guess,
+                lost,
+            )
+        self._told.put(told, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """
+    What of a prompt is compared with other prompts of its policy.
+
+    That is the prefix, and where an image or the like stands in front of words, the message that they are in:
+    the words could be fixed, and nothing behind the image ever is.
+    """
+
+    front_id: ContentId
+    has_media: bool
+
+    def parts(self, document: Document, chat: Chat) -> list[Part]:
+        """Return the parts to compare."""
+        found, dialogue = parts_of(document, chat.dialogue), chat.dialogue
+        if not self.has_media:
+            return found[: prefix_length(found, dialogue)]
+        return [part for part in found if part.message is None or part.message <= dialogue.opening]
+
+
+def front_of(document: Document, chat: Chat) -> Front:
+    """Return what of a prompt is compared with others."""
+    dialogue = chat.dialogue
+    if dialogue.opening >= len(dialogue.messages):
+        return Front(chat.prefix_id, has_media=False)
+    first = dialogue.messages[dialogue.opening]
+    if not _has_media_first(document, first):
+        return Front(chat.prefix_id, has_media=False)
+    raw = document.body[slice(*first)]
+    return Front(content_id("front", [("prefix", chat.prefix_id.encode()), ("first", raw)]), has_media=True)
+
+
+def _has_media_first(document: Document, message: Span) -> bool:
+    """Say whether a message begins with a part that is not text, and has text behind it."""
+    if document.text[message.start] != "{":
+        return False
+    content = members(document, message).get("content")
+    if content is None or document.text[content.value_span.start] != "[":
+        return False
+    is_text = [_is_text(document, part) for part in elements(document, content.value_span)]
+    return any(is_text) and not is_text[0]
+
+
+def _is_text(document: Document, part: Span) -> bool:
+    return document.text[part.start] == "{" and "text" in members(document, part)
+
+
+def _ends(planned: Planned, document: Document, chat: Chat) -> tuple[list[ContentId], list[ContentId]]:
+    """Return the ids of what could be fixed at a prompt's two ends; a tail is at the end in any layout."""
+    front, closing = fixed_elements(document, chat.dialogue)
+    if tail_source(planned.policy) is TailSource.LEARNED:
+        return front, closing
+    return front, [] if chat.tail_id is None else [chat.tail_id]

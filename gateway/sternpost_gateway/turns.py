@@ -1,0 +1,180 @@
+"""
+Turns: whether a conversation's request goes on from the one before it, and if not, where they part.
+
+An engine's prefix cache holds the turn before, so that what a client changes in the history is computed
+again from there on. The last body of each conversation is kept, in memory only and within a bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from sternpost_core.content import ContentId
+from sternpost_core.divergence import Divergence, Part, PartKind, first_divergence
+from sternpost_core.jsonpath import path_at
+from sternpost_core.jsonspan import Document, scan
+from sternpost_gateway.bounded import BoundedSize
+from sternpost_gateway.dialogue import Dialogue
+from sternpost_gateway.parts import parts_of
+from sternpost_gateway.segment import Chat
+
+BODIES_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of all bodies that are kept."""
+
+BODY_BYTES_MAX: Final = 1024 * 1024
+"""Of one body that is looked into: comparing a longer one would hold up everything else."""
+
+PREVIOUS_FIELD: Final = "previous_response_id"
+"""Names history that the engine keeps itself; what the body holds is not all of it."""
+
+ASSISTANT: Final = '"assistant"'
+
+CALL_ID: Final = re.compile(r"\.(?:tool_calls\[\d+\]\.id|tool_call_id)\Z")
+"""Ends the path of a tool call's id, which many clients make anew with every replay."""
+
+CALL_ID_GUESS: Final = "ToolCallId"
+
+
+class DepartureKind(StrEnum):
+    """How a request departs from what came before; the values are metric labels."""
+
+    CONTENT_FORM_FLIP = "content_form_flip"
+    """The same words as a string here and as parts there, which some chat templates render differently."""
+
+    HISTORY_DIVERGED = "history_diverged_from_generation"
+    """An assistant's message is no longer what it was."""
+
+    MISS = "miss"
+    """Anything else that is computed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """
+    Where a request departs from what came before, and what that looks like; never its text.
+
+    `offset` counts characters in what is at `path`; the prompt goes on for `lost_bytes` from about there.
+    """
+
+    kind: DepartureKind
+    path: str
+    offset: int
+    guess: str
+    lost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    body: bytes
+    dialogue: Dialogue
+    prefix_id: ContentId
+    start: int
+    end: int
+    messages: int
+
+
+class Turns:
+    """The last turn of each conversation."""
+
+    def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
+        self._turns: BoundedSize[str, _Turn] = BoundedSize(bytes_max)
+
+    def take(self, conversation: str, document: Document, chat: Chat) -> Departure | None:
+        """Return how a request departs from the conversation's turn before, and keep it as the last."""
+        turn = _turn(document, chat)
+        if turn is None:
+            return None
+        before = self._turns.get(conversation)
+        self._turns.put(conversation, turn, len(turn.body))
+        if before is None or _goes_on(before, turn):
+            return None
+        old = parts_of(scan(before.body), before.dialogue)
+        kept = [part for part in old if part.message is None or part.message < before.messages]
+        return departure(kept, parts_of(document, chat.dialogue), document, chat)
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+
+def _turn(document: Document, chat: Chat) -> _Turn | None:
+    """Return what is kept of a request: its messages up to the tail; None if it is not looked into."""
+    dialogue, place = chat.dialogue, chat.place
+    count = len(dialogue.messages) if place is None or place.first is None else place.first
+    if not count or len(document.body) > BODY_BYTES_MAX or PREVIOUS_FIELD in document.members:
+        return None
+    start, end = dialogue.messages[0].start, dialogue.messages[count - 1].end
+    return _Turn(document.body, dialogue, chat.prefix_id, start, end, count)
+
+
+def _goes_on(before: _Turn, turn: _Turn) -> bool:
+    """Say whether a turn repeats all of the one before, byte for byte, which is what most turns do."""
+    repeated = before.body[before.start : before.end]
+    return before.prefix_id == turn.prefix_id and turn.body.startswith(repeated, turn.start)
+
+
+def departure(old: Sequence[Part], new: Sequence[Part], document: Document, chat: Chat) -> Departure | None:
+    """Return how a prompt, as `new`, departs from `old`; None if one of the two only goes on for longer."""
+    found = first_divergence(old, new)
+    if found is None or found.index >= min(len(old), len(new)):
+        return None
+    places = [part.message for part in (old[found.index], new[found.index]) if part.message is not None]
+    message = min(places) if places else None
+    kind, path, offset = _kind(old, new, found, message)
+    guess = CALL_ID_GUESS if CALL_ID.search(path) else found.guess.value
+    return Departure(kind, path, offset, guess, _lost_bytes(document, chat, message))
+
+
+def _kind(
+    old: Sequence[Part], new: Sequence[Part], found: Divergence, message: int | None
+) -> tuple[DepartureKind, str, int]:
+    """Return what kind of departure a divergence is, and the place that it is told by."""
+    path = refined_path(new[found.index], found.offset)
+    if message is None:
+        return DepartureKind.MISS, path, found.offset
+    ours, theirs = _of(old, message), _of(new, message)
+    if _words(ours) == _words(theirs) and _rest(ours) == _rest(theirs):
+        return DepartureKind.CONTENT_FORM_FLIP, _message_path(ours), 0
+    if ASSISTANT in (part.text for part in ours if part.path.endswith(".role")) and not CALL_ID.search(path):
+        return DepartureKind.HISTORY_DIVERGED, _message_path(ours), 0
+    return DepartureKind.MISS, path, found.offset
+
+
+def refined_path(part: Part, offset: int) -> str:
+    """Return the path of what stands at an offset of a part, as deep as its JSON goes."""
+    if part.kind is not PartKind.JSON or not part.text.startswith(("[", "{")):
+        return part.path
+    inner = path_at(part.text, offset)
+    return part.path + ("" if inner.startswith("[") else ".") + inner
+
+
+def _of(parts: Sequence[Part], message: int) -> list[Part]:
+    return [part for part in parts if part.message == message]
+
+
+def _words(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if part.kind is PartKind.TEXT)
+
+
+def _rest(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    return [(part.path, part.text) for part in parts if part.kind is not PartKind.TEXT]
+
+
+def _message_path(parts: Sequence[Part]) -> str:
+    """Return the path of a message, which all its parts' paths begin with."""
+    return parts[0].path.partition("]")[0] + "]"
+
+
+def _lost_bytes(document: Document, chat: Chat, message: int | None) -> int:
+    """Return about how many bytes of the prompt stand behind the beginning of a message."""
+    messages = chat.dialogue.messages
+    if not messages:
+        return 0
+    tools = document.members.get("tools")
+    if message is None or message >= len(messages):
+        tools_bytes = tools.value_span.end - tools.value_span.start if tools else 0
+        return messages[-1].end - messages[0].start + tools_bytes
+    return messages[-1].end - messages[message].start
