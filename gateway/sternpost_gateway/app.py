@@ -13,6 +13,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -94,9 +95,7 @@ def create_app(
     on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
     source, keep_current = _config_source(settings, clock, chance, on_config, on_engines)
     source.load()
-    kill_file = KillFile(settings.kill_file, kills) if settings.kill_file else None
-    if kill_file:
-        kill_file.load()
+    kill_file = _load_kill_file(settings.kill_file, kills)
     api = EngineApi(control, settings.timeouts)
     parts = Parts(
         settings=settings,
@@ -135,11 +134,18 @@ def create_app(
     )
     prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
     jobs = _jobs(parts, keep_current, prober, kill_file) | _routing_jobs(settings, routing, members)
-    own = Starlette(
-        routes=[*admin.routes(), Mount("/", app=_nowhere)],
-        lifespan=lambda app: _running(parts, kills, jobs, api, upstream),
-    )
+    routes = [*admin.routes(), Mount("/", app=_nowhere)]
+    own = Starlette(routes=routes, lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
     return _entrance(Pipeline(parts), own)
+
+
+def _load_kill_file(path: Path | None, kills: Kills) -> KillFile | None:
+    """Return the kill file, read for the first time, None if there is to be none."""
+    if path is None:
+        return None
+    kill_file = KillFile(path, kills)
+    kill_file.load()
+    return kill_file
 
 
 def load_secret(settings: Settings) -> bytes:
