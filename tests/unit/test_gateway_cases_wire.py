@@ -97,12 +97,12 @@ FRAMINGS = [
 @pytest.mark.parametrize("request_bytes", FRAMINGS)
 async def test_026_body_with_two_ends_is_refused(tmp_path: Path, request_bytes: bytes) -> None:
     """What two readers would end at two places ends the connection, and no engine sees it."""
-    smuggled = request_bytes + b"GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n"
+    smuggled = request_bytes + b"GET /v1/smuggled HTTP/1.1\r\nhost: gw\r\n\r\n"
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         answer = await exchange(gateway.url, smuggled)
 
         assert answer.startswith(b"HTTP/1.1 400") and not answer.endswith(b"<open>")
-        assert [] == engine.chats + engine.posts("/v1/models")
+        assert [] == engine.chats + engine.posts("/v1/smuggled")
 
 
 def encoded(coding: str, *, stream: bool) -> Reply:

@@ -116,7 +116,7 @@ async def test_two_framings_are_refused(tmp_path: Path) -> None:
     request = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\n"
         b"transfer-encoding: chunked\r\n\r\n"
-        b"0\r\n\r\nGET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n"
+        b"0\r\n\r\nGET /v1/smuggled HTTP/1.1\r\nhost: h\r\n\r\n"
     )
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
         host, port = gateway.url.removeprefix("http://").split(":")
@@ -126,7 +126,7 @@ async def test_two_framings_are_refused(tmp_path: Path) -> None:
         writer.close()
 
         assert answer.startswith(b"HTTP/1.1 400")
-        assert [] == engine.chats + engine.posts("/v1/models")
+        assert [] == engine.chats + engine.posts("/v1/smuggled")
 
 
 async def test_slow_body_is_refused(tmp_path: Path) -> None:

@@ -265,11 +265,11 @@ async def test_pool_without_its_key_answers_itself(tmp_path: Path) -> None:
 async def test_request_ids_are_echoed(tmp_path: Path) -> None:
     """A client's id comes back once; without one it is made."""
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
-        ours = await gateway.client.get("/v1/models", headers={"x-request-id": "r-1"})
-        made = await gateway.client.get("/v1/models")
+        ours = await gateway.client.get("/v1/files", headers={"x-request-id": "r-1"})
+        made = await gateway.client.get("/v1/files")
 
         assert ["r-1"] == ours.headers.get_list("x-request-id")
-        assert made.headers["x-request-id"] == engine.posts("/v1/models")[-1].header("x-request-id")
+        assert made.headers["x-request-id"] == engine.posts("/v1/files")[-1].header("x-request-id")
 
 
 async def test_unknown_path_is_not_found(tmp_path: Path) -> None:

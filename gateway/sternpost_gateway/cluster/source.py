@@ -91,6 +91,13 @@ class ClusterConfig:
             group.create_task(self._keep_saved())
 
     def _settle(self) -> None:
+        try:
+            self._take_over()
+        except Exception:
+            # The outermost boundary of an edit: whatever it breaks, the watch goes on and brings the next.
+            logger.exception("an edit could not be taken over; what was live stays")
+
+    def _take_over(self) -> None:
         stores = Stores(self._policies.objects, self._pools.objects, self._switches.objects)
         settled = settle(stores, self._settled)
         for fault in settled.faults:
@@ -102,15 +109,14 @@ class ClusterConfig:
 
     def _go_live(self, config: Config) -> None:
         self._on_config(config)
-        known = set(self.config.policies.policies)
+        known = self.config.policies.policies
         self.config = config
         self._engines.configure(config.pools)
         names = ", ".join(policy.full_name for policy in config.policies.policies) or "none"
         logger.info("policies live: %s", names)
         for policy in config.policies.policies:
-            if policy not in known:
-                for note in missing_features(policy):
-                    logger.warning("policy %s: %s", policy.full_name, note)
+            for note in missing_features(policy) if policy not in known else ():
+                logger.warning("policy %s: %s", policy.full_name, note)
 
     async def _keep_saved(self) -> None:
         while True:

@@ -34,7 +34,9 @@ class FakeCluster:
         key = Key(namespace, name)
         kind = EventKind.MODIFIED if key in self.objects else EventKind.ADDED
         self.version += 1
-        metadata = {"name": name, "namespace": namespace, "resourceVersion": str(self.version)}
+        metadata = {"name": name, "resourceVersion": str(self.version)}
+        if namespace:
+            metadata["namespace"] = namespace
         item: Mapping[str, Any] = {"metadata": metadata, **fields}
         self.objects[key] = item
         self._tell(Event(kind, item))
