@@ -16,6 +16,7 @@ from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostErr
 from sternpost_core.jsonspan import scan, value
 from sternpost_core.kill import KillLevel
 from sternpost_core.template import to_mapping
+from sternpost_gateway.cold_gate import ColdGate
 from sternpost_gateway.config import ConfigSource
 from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
 from sternpost_gateway.fleet import Fleet, View
@@ -53,6 +54,7 @@ class Admin:
     kills: Kills
     kill_file: KillFile | None
     trips: Trips
+    gate: ColdGate
     metrics: Metrics
     registry: CollectorRegistry
     clock: Clock
@@ -87,6 +89,7 @@ class Admin:
         self.metrics.config_faults.set(len(self.source.status.faults))
         self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
         self.metrics.engines_tripped.set(len(self.trips.active()))
+        self.metrics.show_gates(self.gate.limiters())
         return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def templates(self, request: Request) -> Response:

@@ -19,7 +19,6 @@ from typing import Any, Final
 import httpx
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
@@ -89,7 +88,7 @@ def create_app(
     versions = Versions(settings.state)
     static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
-    routing = make_routing(static, tails, clock, chance)
+    routing = make_routing(static, tails, clock, chance, cold=settings.cold, on_outcome=metrics.gated)
     trips = Trips(clock, settings.state, _on_trip(metrics))
     members = Members(static, _on_engines(routing.fleet, trips))
     on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
@@ -104,12 +103,13 @@ def create_app(
         policies=lambda: source.config.policies,
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
+        gate=routing.gate,
         fleet=routing.fleet,
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
         trips=trips,
-        builder=TailBuilder(api, tails, metrics),
+        builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
         learning=Learning(),
         tokens=routing.estimates.tokens,
         versions=versions,
@@ -117,7 +117,6 @@ def create_app(
         forward=Forward(upstream, settings),
         metrics=metrics,
     )
-    metrics.in_flight.set_function(lambda: parts.admission.in_flight)
     admin = Admin(
         fleet=parts.fleet,
         learning=parts.learning,
@@ -126,16 +125,16 @@ def create_app(
         kills=kills,
         kill_file=kill_file,
         trips=parts.trips,
+        gate=routing.gate,
         metrics=metrics,
         registry=registry,
         clock=clock,
         lifecycle=lifecycle,
         token=settings.admin_token,
     )
-    prober = Prober(api, parts.fleet, metrics, settings.timeouts, clock)
-    jobs = _jobs(parts, keep_current, prober, kill_file) | _routing_jobs(settings, routing, members)
-    routes = [*admin.routes(), Mount("/", app=_nowhere)]
-    own = Starlette(routes=routes, lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
+    jobs = _jobs(parts, keep_current, api, kill_file) | _routing_jobs(settings, routing, members)
+    own = Starlette(routes=admin.routes(), lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
+    own.mount("/", _nowhere)
     return _entrance(Pipeline(parts), own)
 
 
@@ -247,6 +246,7 @@ async def _running(
     """Hold what the application needs while it runs."""
     async with AsyncExitStack() as stack:
         stack.enter_context(kill_signals(kills))
+        parts.metrics.in_flight.set_function(lambda: parts.admission.in_flight)
         await upstream.open()
         # Released in reverse: first what starts requests, then what they travel on.
         stack.push_async_callback(upstream.close)
@@ -257,12 +257,12 @@ async def _running(
         yield
 
 
-def _jobs(parts: Parts, keep_current: Job, prober: Prober, kill_file: KillFile | None) -> dict[str, Job]:
+def _jobs(parts: Parts, keep_current: Job, api: EngineApi, kill_file: KillFile | None) -> dict[str, Job]:
     """Return what keeps beliefs fresh, by name."""
     timeouts = parts.settings.timeouts
     jobs: dict[str, Job] = {
         "configuration": keep_current,
-        "prober": prober.run,
+        "prober": Prober(api, parts.fleet, parts.metrics, timeouts, parts.clock).run,
         "versions": parts.versions.keep_saved,
     }
     if kill_file:

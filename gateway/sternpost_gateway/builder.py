@@ -17,8 +17,9 @@ from sternpost_core.content import ContentId, short
 from sternpost_core.hint import Correction, Hint, Mode, Operation, Reason
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.rebuild_budget import RebuildBudget
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.tokens import (
     EMPTY_TEXT,
@@ -39,6 +40,9 @@ LEARNING_MAX: Final = 8
 REFUSED_SECONDS: Final = 600.0
 """For which a refusal, or an unstable tail, is remembered: a template changes with an engine's start only."""
 
+OVER_BUDGET: Final = "over_budget"
+"""The outcome of a build that has to wait for its turn."""
+
 FAILED_SECONDS: Final = 10.0
 """For which a failure of the call itself is remembered."""
 
@@ -58,10 +62,14 @@ class Wish:
 class TailBuilder:
     """Runs at most one build per engine, and at most `LEARNING_MAX` tokenizations, at a time."""
 
-    def __init__(self, api: EngineApi, tails: Tails, metrics: Metrics) -> None:
+    def __init__(
+        self, api: EngineApi, tails: Tails, metrics: Metrics, budget: RebuildBudget, fleet: Fleet
+    ) -> None:
         self._api = api
         self._tails = tails
         self._metrics = metrics
+        self._budget = budget
+        self._fleet = fleet
         self._learning: set[ContentId] = set()
         self._building: set[Engine] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,7 +102,11 @@ class TailBuilder:
     def _start_build(self, engine: Engine, wish: Wish, facts: TailFacts) -> None:
         if engine in self._building or len(facts.tail) < wish.tokens_min:
             return
-        if self._tails.begin_build(engine, wish.key):
+        if not self._tails.may_build(engine, wish.key):
+            return
+        if not self._budget.take(build_tokens(facts)):
+            self._metrics.builds.labels(wish.key.policy, OVER_BUDGET).inc()
+        elif self._tails.begin_build(engine, wish.key):
             self._building.add(engine)
             self._spawn(self._build(engine, wish, facts))
 
@@ -138,9 +150,11 @@ class TailBuilder:
     async def _build(self, engine: Engine, wish: Wish, facts: TailFacts) -> None:
         outcome = "failed"
         try:
-            report = await self._api.build(
-                engine, wish.template.model, wish.key, facts, build_hint(wish, facts)
-            )
+            # While it lasts, a build loads its engine like any prompt.
+            with self._fleet.flight(engine, build_tokens(facts)):
+                report = await self._api.build(
+                    engine, wish.template.model, wish.key, facts, build_hint(wish, facts)
+                )
             outcome = report.reason.value
         except (ControlRefused, ControlFailed) as error:
             logger.warning("build of template %s failed: %s", short(wish.template.template_id), error)
@@ -148,6 +162,11 @@ class TailBuilder:
             self._building.discard(engine)
             self._tails.end_build(engine, wish.key, built=outcome == Reason.BUILT.value)
         self._metrics.builds.labels(wish.key.policy, outcome).inc()
+
+
+def build_tokens(facts: TailFacts) -> int:
+    """Return how many tokens a build computes, without what a calibration adds."""
+    return len(facts.scaffold) + len(facts.tail)
 
 
 def build_hint(wish: Wish, facts: TailFacts) -> Hint:

@@ -11,6 +11,7 @@ from typing import Final
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
+from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import Credentials, KvEventPorts, Limits, Settings, Timeouts, check_settings
@@ -89,6 +90,11 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             body_bytes_max=arguments.max_body_bytes,
             bodies_bytes_max=arguments.max_bodies_bytes,
             in_flight_max=arguments.max_in_flight,
+        ),
+        cold=ColdLimits(
+            cold_tokens=arguments.cold_tokens,
+            batched_tokens=arguments.max_num_batched_tokens,
+            sequences=arguments.max_num_seqs,
         ),
         timeouts=replace(
             DEFAULT_TIMEOUTS,
@@ -217,7 +223,7 @@ def _add_secrets(parser: argparse.ArgumentParser) -> None:
 
 
 def _number_flags() -> tuple[NumberFlag, ...]:
-    limits, timeouts = DEFAULT_LIMITS, DEFAULT_TIMEOUTS
+    limits, cold, timeouts = DEFAULT_LIMITS, ColdLimits(), DEFAULT_TIMEOUTS
     return (
         NumberFlag(
             "--max-body-bytes",
@@ -233,6 +239,13 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             limits.bodies_bytes_max,
             "bytes of all inspected bodies in flight",
         ),
+        NumberFlag(
+            "--cold-tokens", "N", positive, cold.cold_tokens, "uncached tokens that make a request cold"
+        ),
+        NumberFlag(
+            "--max-num-batched-tokens", "N", positive, cold.batched_tokens, "the engines' flag of this name"
+        ),
+        NumberFlag("--max-num-seqs", "N", positive, cold.sequences, "the engines' flag of this name"),
         NumberFlag("--max-in-flight", "N", positive, limits.in_flight_max, "requests in flight"),
         NumberFlag(
             "--first-byte-seconds",

@@ -7,10 +7,13 @@ of a session is ever a label.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sternpost_gateway.cold_limiter import ColdLimiter, Outcome
+from sternpost_gateway.fleet import Engine
 from sternpost_gateway.kills import EVERYONE, KillTable
 
 NO_POLICY: Final = ""
@@ -31,6 +34,7 @@ class Metrics:
         self._make_prompt_metrics(registry)
         self._make_tail_metrics(registry)
         self._make_routing_metrics(registry)
+        self._make_gate_metrics(registry)
         self._make_state_metrics(registry)
         self._make_kill_metrics(registry)
 
@@ -148,6 +152,61 @@ class Metrics:
             "Requests passed through plainly because deciding about them failed.",
             registry=registry,
         )
+
+    def _make_gate_metrics(self, registry: CollectorRegistry) -> None:
+        self.gate_outcomes = Counter(
+            "sternpost_gateway_gate_total",
+            "Requests by how they came through the gate of their engine, or why they were refused there.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.gate_seconds = Histogram(
+            "sternpost_gateway_gate_seconds",
+            "Waited at the gate of an engine by requests that came through.",
+            ["outcome"],
+            buckets=FIRST_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.cold_in_flight = Gauge(
+            "sternpost_gateway_cold_in_flight",
+            "Cold requests whose prompt an engine is computing.",
+            ["engine"],
+            registry=registry,
+        )
+        self.cold_waiting = Gauge(
+            "sternpost_gateway_cold_waiting",
+            "Cold requests that wait for room on an engine.",
+            ["engine"],
+            registry=registry,
+        )
+        self.cold_limit = Gauge(
+            "sternpost_gateway_cold_limit",
+            "Cold requests that an engine may compute at once, as adapted to the warm ones.",
+            ["engine"],
+            registry=registry,
+        )
+        self.uncached_tokens = Gauge(
+            "sternpost_gateway_uncached_tokens",
+            "Predicted uncached tokens in flight on an engine.",
+            ["engine"],
+            registry=registry,
+        )
+
+    def gated(self, outcome: Outcome, seconds: float) -> None:
+        """Count a request that came through a gate, or was refused there."""
+        self.gate_outcomes.labels(outcome.value).inc()
+        self.gate_seconds.labels(outcome.value).observe(seconds)
+
+    def show_gates(self, limiters: Mapping[Engine, ColdLimiter]) -> None:
+        """Bring the gates' gauges up to date; engines that are gone go from them, too."""
+        for gauge in (self.cold_in_flight, self.cold_waiting, self.cold_limit, self.uncached_tokens):
+            gauge.clear()
+        for engine, limiter in limiters.items():
+            cold = sum(ticket.is_cold for ticket in limiter.active)
+            self.cold_in_flight.labels(engine.url).set(cold)
+            self.cold_waiting.labels(engine.url).set(len(limiter.waiting))
+            self.cold_limit.labels(engine.url).set(limiter.adaptive.limit)
+            self.uncached_tokens.labels(engine.url).set(limiter.active_tokens)
 
     def _make_state_metrics(self, registry: CollectorRegistry) -> None:
         self.in_flight = Gauge("sternpost_gateway_in_flight", "Requests in flight.", registry=registry)

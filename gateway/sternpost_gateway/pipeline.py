@@ -7,11 +7,12 @@ costs a request: it passes through plainly, as at the highest kill level.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -24,8 +25,10 @@ from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
+from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.decoding import acceptable
+from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.eligible import eligible
 from sternpost_gateway.errors import (
     ClientGone,
@@ -40,7 +43,7 @@ from sternpost_gateway.errors import (
 from sternpost_gateway.findings import Findings
 from sternpost_gateway.fleet import Engine, Fleet, Flight
 from sternpost_gateway.forward import Forward
-from sternpost_gateway.headers import request_id_of
+from sternpost_gateway.headers import as_mapping, request_id_of
 from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.learning import Learning
@@ -67,6 +70,12 @@ CLIENT_ERRORS: Final = 400
 SERVER_ERRORS: Final = 500
 """Where the statuses of requests that an engine refuses begin, and those of its own failures."""
 
+TURNS_MAX: Final = 8
+"""How often a request follows another that fails; then it goes on by itself."""
+
+PREFILL_PATIENCE: Final = 2.0
+"""How many times the predicted prefill a whole answer's prompt counts as being computed."""
+
 ATTEMPTS_MAX: Final = 2
 """How often a request is sent: a second time only while no byte of an answer has come."""
 
@@ -85,6 +94,7 @@ class Parts:
     policies: Callable[[], PolicySet]
     kills: Callable[[], KillTable]
     admission: Admission
+    gate: ColdGate
     fleet: Fleet
     pins: ToolPins
     lines: VolatileLines
@@ -100,12 +110,20 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A request that may go to its engine now."""
+
+    routed: Routed
+    flight: Flight
+    gate: Pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """A request that an engine has begun to answer; `at` is when it was sent, in monotonic seconds."""
 
     composed: Composed
-    routed: Routed
-    flight: Flight
+    turn: Turn
     at: float
     response: UpstreamResponse
 
@@ -186,9 +204,14 @@ class Pipeline:
 
     def _began(self, sent: Sent) -> None:
         """Note the first byte of an answer: the engine has computed the prompt, unless it is an error."""
-        sent.flight.computed()
-        if sent.response.status < CLIENT_ERRORS:
-            self._parts.router.began(sent.routed)
+        turn = sent.turn
+        turn.flight.computed()
+        if sent.response.status >= CLIENT_ERRORS:
+            return
+        turn.gate.computed()
+        self._parts.router.began(turn.routed)
+        if wants_stream(sent.composed.planned):
+            self._parts.gate.began(turn.routed, self._parts.clock.monotonic() - sent.at)
 
     def _finish(self, sent: Sent, relayed: Relayed) -> None:
         composed = sent.composed
@@ -202,11 +225,11 @@ class Pipeline:
         if relayed.status < CLIENT_ERRORS:
             self._observe(composed.planned)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
-            self._note_ejection(sent.routed)
+            self._note_ejection(sent.turn.routed)
         elif relayed.status >= CLIENT_ERRORS:
-            self._parts.router.refused(sent.routed)
+            self._parts.router.refused(sent.turn.routed)
         else:
-            self._parts.router.succeeded(sent.routed, lesson_of(relayed, sent.at))
+            self._parts.router.succeeded(sent.turn.routed, lesson_of(relayed, sent.at))
 
     def _observe(self, planned: Planned) -> None:
         """Learn from a request; a failure in that is ours alone, and the answer is out already."""
@@ -222,11 +245,11 @@ class Pipeline:
         parts = self._parts
         tried: list[Engine] = []
         while True:
-            routed = self._route(planned, tried)
-            tried.append(routed.engine)
             landing = stack.enter_context(ExitStack())
-            flight = landing.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
-            composed = self._compose(planned, routed.engine)
+            turn = await self._take_turn(planned, tried, landing)
+            tried.append(turn.routed.engine)
+            composed = self._compose(planned, turn.routed.engine)
+            self._presume(planned, turn, landing)
             try:
                 sent_at = parts.clock.monotonic()
                 response = await parts.forward.send(composed, client)
@@ -234,14 +257,50 @@ class Pipeline:
                 landing.close()
                 if client.upload_error is not None:
                     raise client.upload_error from None
-                self._note_failure(composed, routed, error)
+                self._note_failure(composed, turn.routed, error)
                 if not self._may_retry(planned, error, tried):
                     raise
                 stack.enter_context(parts.admission.retry())
                 parts.metrics.retries.inc()
             else:
                 parts.fleet.answered(composed.engine)
-                return Sent(composed=composed, routed=routed, flight=flight, at=sent_at, response=response)
+                return Sent(composed=composed, turn=turn, at=sent_at, response=response)
+
+    async def _take_turn(self, planned: Planned, tried: list[Engine], landing: ExitStack) -> Turn:
+        """Choose an engine and wait until it has room; what has failed meanwhile is chosen anew."""
+        parts, identified = self._parts, planned.identified
+        patience = patience_of(as_mapping(identified.received.headers))
+        turns = 0
+        while True:
+            turns += 1
+            routed = self._route(planned, tried)
+            waiting = landing.enter_context(ExitStack())
+            flight = waiting.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
+            may_follow = turns < TURNS_MAX
+            gate = await parts.gate.enter(routed, identified.tenant or "", patience, may_follow=may_follow)
+            if gate is not None:
+                waiting.callback(gate.leave)
+                # It may have waited for longer than a decision counts.
+                parts.router.sent(routed)
+                routed = replace(routed, queued_tokens=gate.queued_tokens)
+                return Turn(routed=routed, flight=flight, gate=gate)
+            waiting.close()
+
+    def _presume(self, planned: Planned, turn: Turn, landing: ExitStack) -> None:
+        """
+        Let go of an engine's room when a whole answer's prompt ought to have been computed.
+
+        A stream says so by its first byte; a whole answer says nothing until all of it is there.
+        """
+        if wants_stream(planned):
+            return
+
+        def computed() -> None:
+            turn.flight.computed()
+            turn.gate.computed()
+
+        seconds = PREFILL_PATIENCE * turn.routed.prefill_seconds
+        landing.callback(asyncio.get_running_loop().call_later(seconds, computed).cancel)
 
     def _note_failure(self, composed: Composed, routed: Routed, error: UpstreamError) -> None:
         engine = composed.engine
@@ -311,6 +370,12 @@ class Pipeline:
             await client.answer(answer_of(error), request_id)
         except ClientGone:
             logger.info("request %s: the client left before its answer", request_id)
+
+
+def wants_stream(planned: Planned) -> bool:
+    """Say whether a request asks for a stream, whose first byte comes with the first token."""
+    document = planned.segmented.canonicalized.document
+    return document is not None and raw_member(document, "stream") == b"true"
 
 
 def plain(received: Received) -> Planned:

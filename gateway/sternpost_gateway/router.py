@@ -18,8 +18,8 @@ from sternpost_gateway.eligible import eligible
 from sternpost_gateway.estimates import Estimates, Sample
 from sternpost_gateway.fleet import Engine, Fleet, View
 from sternpost_gateway.plan import Planned
-from sternpost_gateway.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, PromptBlocks, blocks_of
-from sternpost_gateway.route import Affinity, Candidate, Choice, Demand, Strategy, require_candidates
+from sternpost_gateway.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, BlockHash, PromptBlocks, blocks_of
+from sternpost_gateway.route import Affinity, Candidate, Demand, Strategy, require_candidates
 from sternpost_gateway.slow_start import SlowStart
 from sternpost_gateway.tails import Tails, TailState
 from sternpost_gateway.tokens import TailFacts
@@ -35,8 +35,9 @@ class Routed:
     """
     Where a request goes, and what was predicted there.
 
-    `reuse_tokens` of about `prompt_tokens` are predicted to be reused; `confirmed_blocks` of them had been
-    computed for certain. `queued_tokens` were in flight and uncached on the engine beforehand.
+    `reuse_tokens` of about `prompt_tokens` are predicted to be reused, `held_blocks` first blocks among them;
+    `confirmed_blocks` of those had been computed for certain. `queued_tokens` were in flight and uncached on
+    the engine beforehand.
     """
 
     engine: Engine
@@ -45,6 +46,7 @@ class Routed:
     prompt_tokens: float = 0.0
     reuse_tokens: float = 0.0
     confirmed_blocks: int = 0
+    held_blocks: int = 0
     queued_tokens: float = 0.0
     prefill_rate: float = 1.0
 
@@ -52,6 +54,17 @@ class Routed:
     def uncached_tokens(self) -> float:
         """Return how many tokens the engine is predicted to compute."""
         return max(0.0, self.prompt_tokens - self.reuse_tokens)
+
+    @property
+    def expected_blocks(self) -> Sequence[BlockHash]:
+        """Return the blocks that other requests are still to leave on the engine."""
+        return self.blocks.hashes[self.confirmed_blocks : self.held_blocks]
+
+    @property
+    def expected_tokens(self) -> float:
+        """Return how many tokens of the predicted reuse other requests are still to leave on the engine."""
+        share = len(self.expected_blocks) * BLOCK_BYTES / max(1, self.blocks.prompt_bytes)
+        return share * self.prompt_tokens
 
     @property
     def prefill_seconds(self) -> float:
@@ -121,6 +134,10 @@ class Router:
         """Return the engines that may get requests; where all ready ones are ejected, all ready ones."""
         ready = self._fleet.ready_views()
         return tuple(view for view in ready if not self._ejections.is_ejected(view.engine)) or ready
+
+    def prefill_rate(self) -> float:
+        """Return the prefill rate of all engines together that may get requests, in tokens per second."""
+        return sum(self._estimates.prefill_rate(view.engine) for view in self.views())
 
     def route(self, planned: Planned, tried: Collection[Engine] = ()) -> Routed:
         """
@@ -195,7 +212,18 @@ class Router:
         ]
         strategy = self._strategies.affinity if planned.conversation else self._strategies.least_loaded
         choice = strategy.choose(require_candidates(candidates), demand)
-        return self._routed(choice, candidates, blocks, demand.prompt_tokens)
+        chosen = next(candidate for candidate in candidates if candidate.engine == choice.engine)
+        return Routed(
+            engine=chosen.engine,
+            affinity=choice.affinity,
+            blocks=blocks,
+            prompt_tokens=demand.prompt_tokens,
+            reuse_tokens=chosen.reuse_tokens,
+            confirmed_blocks=self._index.confirmed(chosen.engine, blocks.hashes),
+            held_blocks=held.get(chosen.engine, 0),
+            queued_tokens=chosen.uncached_tokens,
+            prefill_rate=chosen.prefill_rate,
+        )
 
     def _by_load(self, views: Sequence[View]) -> Routed:
         candidates = [Candidate(view.engine, view.in_flight) for view in views]
@@ -226,18 +254,3 @@ class Router:
             return 0
         recompute = policy.suffix_cache.recompute
         return max(0, len(facts.tail) - recompute.head - recompute.last)
-
-    def _routed(
-        self, choice: Choice, candidates: Sequence[Candidate], blocks: PromptBlocks, prompt_tokens: float
-    ) -> Routed:
-        chosen = next(candidate for candidate in candidates if candidate.engine == choice.engine)
-        return Routed(
-            engine=chosen.engine,
-            affinity=choice.affinity,
-            blocks=blocks,
-            prompt_tokens=prompt_tokens,
-            reuse_tokens=chosen.reuse_tokens,
-            confirmed_blocks=self._index.confirmed(chosen.engine, blocks.hashes),
-            queued_tokens=chosen.uncached_tokens,
-            prefill_rate=chosen.prefill_rate,
-        )

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sternpost_core.clock import Clock
 from sternpost_gateway.block_index import BlockIndex
+from sternpost_gateway.cold_gate import ColdGate, OnOutcome
+from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.ejection import Ejections
 from sternpost_gateway.estimates import Estimates
 from sternpost_gateway.fleet import Engine, Fleet
+from sternpost_gateway.rebuild_budget import RebuildBudget
 from sternpost_gateway.route import LeastCost, LeastLoaded
 from sternpost_gateway.router import Router, Strategies
 from sternpost_gateway.slow_start import SlowStart
@@ -27,6 +31,12 @@ class Routing:
     ejections: Ejections
     slow_start: SlowStart
     router: Router
+    gate: ColdGate
+    budget: RebuildBudget
+
+
+DEFAULT_COLD_LIMITS: Final = ColdLimits()
+"""For engines that run with vLLM's own defaults."""
 
 
 def by_least_cost(chance: random.Random) -> Strategies:
@@ -39,9 +49,13 @@ def make_routing(
     tails: Tails,
     clock: Clock,
     chance: random.Random,
+    *,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
+    cold: ColdLimits = DEFAULT_COLD_LIMITS,
+    on_outcome: OnOutcome = lambda outcome, seconds: None,
 ) -> Routing:
     """Make the routing of a gateway, by least cost unless other strategies are given."""
+    gate = ColdGate(cold, clock, chance, on_outcome)
     index = BlockIndex(clock)
     estimates = Estimates()
     ejections = Ejections(clock, chance)
@@ -60,6 +74,7 @@ def make_routing(
     def on_gone(engine: Engine) -> None:
         void(engine)
         slow_start.forget(engine)
+        gate.forget(engine)
 
     fleet = Fleet(engines, on_batch, on_ready=slow_start.began, on_gone=on_gone)
     router = Router(
@@ -78,4 +93,6 @@ def make_routing(
         ejections=ejections,
         slow_start=slow_start,
         router=router,
+        gate=gate,
+        budget=RebuildBudget(clock, router.prefill_rate),
     )

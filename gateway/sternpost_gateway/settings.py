@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.reader import is_dns_label
+from sternpost_gateway.cold_limiter import ColdLimits
 
 
 class Credentials(StrEnum):
@@ -147,6 +148,7 @@ class Settings:
     engine_key: str | None = field(default=None, repr=False)
     response_headers: bool = True
     limits: Limits = field(default_factory=Limits)
+    cold: ColdLimits = field(default_factory=ColdLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 

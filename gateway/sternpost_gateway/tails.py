@@ -103,14 +103,18 @@ class Tails:
             return TailState.ABSENT
         return tail.holdings[engine].state
 
-    def begin_build(self, engine: Engine, key: TailKey) -> bool:
-        """Claim the build of a tail on an engine; False if it is not absent, or was tried just now."""
+    def may_build(self, engine: Engine, key: TailKey) -> bool:
+        """Say whether a tail may be built on an engine: it is absent, and was not tried just now."""
         holding = self._holding(engine, key)
-        now = self._clock.monotonic()
-        if holding.state is not TailState.ABSENT or now < holding.not_before:
+        return holding.state is TailState.ABSENT and self._clock.monotonic() >= holding.not_before
+
+    def begin_build(self, engine: Engine, key: TailKey) -> bool:
+        """Claim the build of a tail on an engine; False if it may not be built."""
+        if not self.may_build(engine, key):
             return False
+        holding = self._holding(engine, key)
         holding.state = TailState.BUILDING
-        holding.not_before = now + BUILD_INTERVAL_SECONDS
+        holding.not_before = self._clock.monotonic() + BUILD_INTERVAL_SECONDS
         return True
 
     def end_build(self, engine: Engine, key: TailKey, *, built: bool) -> None:

@@ -96,12 +96,15 @@ def make_parts(
         policies=lambda: PolicySet(()),
         kills=KillTable,
         admission=Admission(settings.limits, chance),
+        gate=routing.gate,
         fleet=routing.fleet,
         pins=ToolPins(),
         lines=VolatileLines(),
         tails=tails,
         trips=Trips(clock, None),
-        builder=TailBuilder(EngineApi(no_network, settings.timeouts), tails, metrics),
+        builder=TailBuilder(
+            EngineApi(no_network, settings.timeouts), tails, metrics, routing.budget, routing.fleet
+        ),
         learning=Learning(),
         tokens=routing.estimates.tokens,
         versions=Versions(None),

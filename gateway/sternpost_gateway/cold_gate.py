@@ -1,0 +1,230 @@
+"""
+The gate in front of each engine: where requests wait for who computes the same, and for room.
+
+The rules are `SingleFlight`'s and `ColdLimiter`'s; here are the tasks that wait. Every way out, also that of
+a client that leaves, gives back what was held and wakes who is next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sternpost_core.clock import Clock
+from sternpost_gateway.cold_limiter import ColdLimiter, ColdLimits, Outcome, Standing, Ticket
+from sternpost_gateway.errors import Overloaded
+from sternpost_gateway.fleet import Engine
+from sternpost_gateway.router import Routed
+from sternpost_gateway.single_flight import Leader, SingleFlight
+
+WAIT_SECONDS_MAX: Final = 5.0
+WAIT_SHARE: Final = 0.25
+"""A request waits at most so long, or this share of its client's own deadline, whichever is shorter."""
+
+TIMEOUT_HEADERS: Final = {"x-stainless-read-timeout": 1.0, "x-envoy-expected-rq-timeout-ms": 0.001}
+"""Where common clients say how long they wait, and what one unit is in seconds."""
+
+RETRY_AFTER_SECONDS_MIN: Final = 1
+RETRY_AFTER_SECONDS_MAX: Final = 5
+"""The spread keeps refused clients from coming back all at once."""
+
+TIMEOUT_FORM: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+"""Of such a header; what is of another form is passed over."""
+
+QUEUE_FULL: Final = "the queue of long prompts is full; come back later"
+WAITED_TOO_LONG: Final = "no engine had room for a long prompt in time; come back later"
+
+
+OnOutcome = Callable[[Outcome, float], None]
+"""Told how each request came through, and after how many seconds."""
+
+
+@dataclass(slots=True, eq=False)
+class Pass:
+    """
+    One request that may go to its engine.
+
+    It holds room until the engine has computed its prompt (`computed`), or until it is over (`leave`); each
+    counts once. `queued_tokens` were uncached and ahead of it on the engine when it was let through.
+    """
+
+    queued_tokens: float
+    _computed: Callable[[], None]
+    _leave: Callable[[], None]
+
+    def computed(self) -> None:
+        """Note that the engine has computed the prompt."""
+        self._computed()
+
+    def leave(self) -> None:
+        """Note that the request is over."""
+        self._leave()
+
+
+class ColdGate:
+    """The gates of all engines."""
+
+    def __init__(
+        self,
+        limits: ColdLimits,
+        clock: Clock,
+        chance: random.Random,
+        on_outcome: OnOutcome = lambda outcome, seconds: None,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._chance = chance
+        self._on_outcome = on_outcome
+        self._flights = SingleFlight(chance)
+        self._limiters: dict[Engine, ColdLimiter] = {}
+        self._followers: dict[Leader, list[asyncio.Future[bool]]] = {}
+        self._waiting: dict[Ticket, asyncio.Future[None]] = {}
+
+    def limiters(self) -> dict[Engine, ColdLimiter]:
+        """Return the limiters of the engines that have had requests."""
+        return dict(self._limiters)
+
+    def began(self, routed: Routed, seconds: float) -> None:
+        """Take the time to first token of a request; only a warm one's says how warm ones fare."""
+        limiter = self._limiters.get(routed.engine)
+        if limiter is not None and routed.uncached_tokens < self._limits.cold_tokens:
+            limiter.adaptive.observe(seconds, self._clock.monotonic())
+
+    def forget(self, engine: Engine) -> None:
+        """Forget an engine that is gone; who is in its gate keeps the gate for as long."""
+        self._limiters.pop(engine, None)
+
+    async def enter(
+        self, routed: Routed, tenant: str, wait_seconds: float, *, may_follow: bool = True
+    ) -> Pass | None:
+        """
+        Wait for a request's turn; None when what it followed has failed, so that it is to be routed anew.
+
+        Raises:
+            Overloaded: there is no room, and no hope for any in time.
+        """
+        began = self._clock.monotonic()
+        followed = self._leader_of(routed) if may_follow else None
+        if followed is not None and not await self._follow(followed, began):
+            return None
+        leads = routed.uncached_tokens >= self._limits.cold_tokens
+        leader = self._lead(routed) if leads else None
+        try:
+            limiter = self._limiters.setdefault(routed.engine, ColdLimiter(self._limits))
+            patience = min(WAIT_SECONDS_MAX, wait_seconds)
+            ticket, queued = await self._find_room(limiter, routed.uncached_tokens, tenant, patience)
+        except BaseException:
+            self._end(leader, succeeded=False)
+            raise
+        self._on_outcome(_came_through(leads, followed), self._clock.monotonic() - began)
+        return self._pass(limiter, ticket, leader, queued)
+
+    def _leader_of(self, routed: Routed) -> Leader | None:
+        """Return whom a request follows: who computes much of what it is predicted to find."""
+        unconfirmed = routed.expected_tokens
+        if unconfirmed < self._limits.cold_tokens or not routed.expected_blocks:
+            return None
+        return self._flights.leader_of(routed.engine, routed.expected_blocks[-1])
+
+    async def _follow(self, leader: Leader, now: float) -> bool:
+        """Wait for a leader; False if it has failed. Who has waited in vain goes on, one after the other."""
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._followers.setdefault(leader, []).append(ended)
+        try:
+            async with asyncio.timeout(self._flights.wait_seconds(leader)):
+                succeeded = await ended
+            if not succeeded:
+                self._on_outcome(Outcome.LEADER_FAILED, self._clock.monotonic() - now)
+            return succeeded
+        except TimeoutError:
+            now = self._clock.monotonic()
+            await asyncio.sleep(self._flights.release_at(leader, now) - now)
+            self._on_outcome(Outcome.RELEASED, 0.0)
+            return True
+        finally:
+            followers = self._followers.get(leader, [])
+            if ended in followers:
+                followers.remove(ended)
+
+    def _lead(self, routed: Routed) -> Leader:
+        new = routed.blocks.hashes[routed.held_blocks :]
+        return self._flights.lead(routed.engine, new, routed.prefill_seconds)
+
+    def _end(self, leader: Leader | None, *, succeeded: bool) -> None:
+        if leader is None:
+            return
+        self._flights.end(leader)
+        for follower in self._followers.pop(leader, ()):
+            if not follower.done():
+                follower.set_result(succeeded)
+
+    async def _find_room(
+        self, limiter: ColdLimiter, tokens: float, tenant: str, wait_seconds: float
+    ) -> tuple[Ticket, float]:
+        queued = limiter.active_tokens
+        ticket = Ticket(tokens, tenant, self._clock.monotonic())
+        standing = limiter.enter(ticket)
+        if standing is Standing.REFUSED:
+            raise self._overloaded(Outcome.QUEUE_FULL, QUEUE_FULL)
+        if standing is Standing.WAITING:
+            await self._wait(limiter, ticket, wait_seconds)
+            queued = limiter.active_tokens - ticket.tokens
+        return ticket, queued
+
+    async def _wait(self, limiter: ColdLimiter, ticket: Ticket, wait_seconds: float) -> None:
+        room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = room
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await room
+        except BaseException as error:
+            self._leave(limiter, ticket)
+            if isinstance(error, TimeoutError):
+                raise self._overloaded(Outcome.WAITED_TOO_LONG, WAITED_TOO_LONG) from None
+            raise
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def _leave(self, limiter: ColdLimiter, ticket: Ticket) -> None:
+        if ticket.standing is Standing.LEFT:
+            return
+        for granted in limiter.leave(ticket, self._clock.monotonic()):
+            room = self._waiting.get(granted)
+            if room is not None and not room.done():
+                room.set_result(None)
+
+    def _pass(self, limiter: ColdLimiter, ticket: Ticket, leader: Leader | None, queued: float) -> Pass:
+        def computed() -> None:
+            self._end(leader, succeeded=True)
+            self._leave(limiter, ticket)
+
+        def leave() -> None:
+            # After `computed` this finds nothing left to give back.
+            self._end(leader, succeeded=False)
+            self._leave(limiter, ticket)
+
+        return Pass(queued, computed, leave)
+
+    def _overloaded(self, outcome: Outcome, message: str) -> Overloaded:
+        self._on_outcome(outcome, 0.0)
+        seconds = self._chance.randint(RETRY_AFTER_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX)
+        return Overloaded(message, seconds)
+
+
+def _came_through(leads: bool, followed: Leader | None) -> Outcome:
+    if leads:
+        return Outcome.COLD
+    return Outcome.FOLLOWED if followed is not None else Outcome.WARM
+
+
+def patience_of(headers: Mapping[str, str]) -> float:
+    """Return for how many seconds a request may wait, by what its client says of its own deadline."""
+    for name, unit in TIMEOUT_HEADERS.items():
+        text = headers.get(name, "")
+        if TIMEOUT_FORM.fullmatch(text):
+            return min(WAIT_SECONDS_MAX, WAIT_SHARE * unit * float(text))
+    return WAIT_SECONDS_MAX
