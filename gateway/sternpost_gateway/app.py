@@ -27,6 +27,7 @@ from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
@@ -111,6 +112,7 @@ def create_app(
         trips=trips,
         builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
         learning=Learning(),
+        chat_templates=ChatTemplates(api, clock),
         tokens=routing.estimates.tokens,
         versions=versions,
         router=routing.router,
@@ -253,6 +255,7 @@ async def _running(
         stack.push_async_callback(api.close)
         stack.push_async_callback(parts.versions.save)
         stack.push_async_callback(parts.builder.close)
+        stack.push_async_callback(parts.chat_templates.close)
         await stack.enter_async_context(_background(jobs))
         yield
 

@@ -10,20 +10,20 @@ prefix, where the policy says so. What is after it is the same whether it happen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from sternpost_core.jsonspan import Document, Edit, Span, in_order, value
+from sternpost_core.jsonspan import Document, Edit, Span, apply, in_order, scan, value
 from sternpost_core.jsonsplice import spliced
 from sternpost_core.policy import Canonicalize, Policy, VolatileAction
 from sternpost_gateway.availability import is_served
 from sternpost_gateway.dialogue import Dialogue, dialogue_of, prompt_end
 from sternpost_gateway.identify import CACHE_FIELD, Identified
 from sternpost_gateway.kills import REWRITES_OFF
-from sternpost_gateway.relocate import Removals, choose, remove
+from sternpost_gateway.relocate import Head, Removals, choose, head_of, remove
 from sternpost_gateway.tool_pins import Scope, Settled, ToolPins, ToolsOutcome
-from sternpost_gateway.volatile import Text, VolatileLine, VolatileLines, texts_of, user_text
+from sternpost_gateway.volatile import Text, VolatileLine, VolatileLines, texts_of
 
 SALT_FIELD: Final = "cache_salt"
 HINT_FIELD: Final = "kv_transfer_params"
@@ -39,6 +39,14 @@ FINDINGS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of earlier requests."""
+
+    pins: ToolPins
+    lines: VolatileLines
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """
     A volatile span of the prefix, by its place and looks, never by its text.
@@ -51,7 +59,7 @@ class Finding:
     offset: int
     detector: str
     action: VolatileAction
-    lost_bytes: int = 0
+    lost_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +79,14 @@ class Canonicalized:
     findings: tuple[Finding, ...] = ()
 
 
-def canonicalize(identified: Identified, pins: ToolPins, lines: VolatileLines) -> Canonicalized:
-    """Find the reserved fields, and bring tools and prefix into their canonical form."""
+def canonicalize(
+    identified: Identified, pins: ToolPins, lines: VolatileLines, *, takes_later_system: bool = False
+) -> Canonicalized:
+    """
+    Find the reserved fields, and bring tools and prefix into their canonical form.
+
+    `takes_later_system`: the engine's chat template takes a system message behind the first.
+    """
     document, policy = identified.received.document, identified.policy
     if document is None:
         return Canonicalized(identified, None, frozenset())
@@ -83,7 +97,8 @@ def canonicalize(identified: Identified, pins: ToolPins, lines: VolatileLines) -
     dialogue = dialogue_of(document, identified.received.path)
     if dialogue is None or dialogue.is_bare:
         return received
-    return _canonical(received, document, dialogue, policy, pins, lines)
+    memory = Memory(pins, lines)
+    return _canonical(received, document, dialogue, policy, memory, takes_later_system=takes_later_system)
 
 
 def _canonical(
@@ -91,19 +106,20 @@ def _canonical(
     document: Document,
     dialogue: Dialogue,
     policy: Policy,
-    pins: ToolPins,
-    lines: VolatileLines,
+    memory: Memory,
+    *,
+    takes_later_system: bool,
 ) -> Canonicalized:
-    settled = _settle_tools(received.identified, document, policy, pins)
+    settled = _settle_tools(received.identified, document, policy, memory.pins)
     texts = texts_of(document, dialogue)
     is_reported = policy.prompt.canonicalize is not Canonicalize.OFF
-    found = lines.find(texts, policy.prompt.volatile, report=is_reported)
-    head = user_text(document, dialogue) if found else None
+    found = memory.lines.find(texts, policy.prompt.volatile, report=is_reported)
+    head = head_of(document, dialogue, takes_later_system=takes_later_system) if found else None
     chosen = choose(texts, found, may_move=head is not None)
     edits = in_order(_tool_edits(document, settled), remove(document, texts, chosen, head))
     return replace(
         received,
-        document=spliced(document, edits) if edits else document,
+        document=_edited(document, edits, head if chosen.moved else None),
         moved=_moved(edits, head) if chosen.moved else None,
         tools=settled.outcome if settled else None,
         findings=_findings(texts, found, chosen, prompt_end(dialogue)),
@@ -140,13 +156,21 @@ def _tool_edits(document: Document, settled: Settled | None) -> list[Edit]:
     return [Edit(*document.members["tools"].value_span, settled.form)]
 
 
-def _moved(edits: Sequence[Edit], head: Span | None) -> Span:
+def _edited(document: Document, edits: Sequence[Edit], head: Head | None) -> Document:
+    if not edits:
+        return document
+    if head is not None and head.is_message:
+        # There is a message more, which only reading the body again finds.
+        return scan(apply(document.body, edits))
+    return spliced(document, edits)
+
+
+def _moved(edits: Sequence[Edit], head: Head | None) -> Span:
     """Return where the moved lines stand once the edits are made."""
     assert head is not None, "lines move only where there is a place for them"
-    start = head.start + 1
-    shift = sum(len(edit.replacement) - (edit.end - edit.start) for edit in edits if edit.end <= head.start)
-    (block,) = (edit.replacement for edit in edits if edit.start == start)
-    return Span(start + shift, start + shift + len(block))
+    shift = sum(len(edit.replacement) - (edit.end - edit.start) for edit in edits if edit.end < head.at)
+    (block,) = (edit.replacement for edit in edits if edit.start == head.at == edit.end)
+    return Span(head.at + shift, head.at + shift + len(block))
 
 
 def _findings(

@@ -28,6 +28,9 @@ HOLDERS: Final[Mapping[str, str]] = {
 LISTED: Final = frozenset({"messages", "input"})
 """The members that may hold a list of messages; a list of prompts is not one."""
 
+MOVED_MARK: Final = b"<system-context>\\n"
+"""What stands in front of lines that were moved out of the prefix, as JSON writes it inside a string."""
+
 WRITTEN: Final = frozenset({"input", "prompt"})
 """The members that may be a string instead."""
 
@@ -37,16 +40,23 @@ class Dialogue:
     """
     A prompt by its spans; `holder` is the member it stands in.
 
-    `array` is the list of messages, of which the first `opening` are the system's or the developer's. Without
-    a list, `text` is the JSON string that stands in its place. `instructions` is the JSON string in front.
+    `array` is the list of messages, of which the first `opening` are the system's or the developer's. With
+    `has_moved`, the message behind them holds what was moved out of them. Without a list, `text` is the JSON
+    string that stands in its place. `instructions` is the JSON string in front.
     """
 
     holder: str
     array: Span | None = None
     messages: tuple[Span, ...] = ()
     opening: int = 0
+    has_moved: bool = False
     text: Span | None = None
     instructions: Span | None = None
+
+    @property
+    def middle(self) -> tuple[Span, ...]:
+        """Return the messages behind the opening, and behind what was moved out of it."""
+        return self.messages[self.opening + self.has_moved :]
 
     @property
     def is_bare(self) -> bool:
@@ -64,11 +74,13 @@ def dialogue_of(document: Document, path: str) -> Dialogue | None:
     begins = document.text[member.value_span.start]
     if begins == "[" and holder in LISTED:
         messages = elements(document, member.value_span)
+        opening, has_moved = _opening(document, messages)
         return Dialogue(
             holder=holder,
             array=member.value_span,
             messages=messages,
-            opening=_opening(document, messages),
+            opening=opening,
+            has_moved=has_moved,
             instructions=instructions,
         )
     if begins == '"' and holder in WRITTEN:
@@ -95,9 +107,20 @@ def prompt_end(dialogue: Dialogue) -> int:
     return held.end
 
 
-def _opening(document: Document, messages: tuple[Span, ...]) -> int:
-    later = (index for index, span in enumerate(messages) if not is_fixed(document, span))
-    return next(later, len(messages))
+def _opening(document: Document, messages: tuple[Span, ...]) -> tuple[int, bool]:
+    """Return how many leading messages are fixed, and whether what was moved out of them follows."""
+    for index, span in enumerate(messages):
+        if not is_fixed(document, span):
+            return index, False
+        if _is_moved(document, span):
+            return index, True
+    return len(messages), False
+
+
+def _is_moved(document: Document, message: Span) -> bool:
+    """Say whether a message holds lines that were moved out of the prefix, as its first words tell."""
+    content = members(document, message).get("content")
+    return content is not None and document.body.startswith(b'"' + MOVED_MARK, content.value_span.start)
 
 
 def _instructions(document: Document) -> Span | None:

@@ -18,12 +18,13 @@ from sternpost_core.divergence import Part
 from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_core.policy import TailSource
 from sternpost_gateway.bounded import Bounded
+from sternpost_gateway.chat_template import NOT_KNOWN, ChatTemplate
 from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.segment import Chat, tail_source
-from sternpost_gateway.turns import BODY_BYTES_MAX, Departure, Turns, departure
+from sternpost_gateway.turns import BODY_BYTES_MAX, CALL_ID_GUESS, Departure, Turns, departure
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,11 @@ Told = tuple[str, str, str, str, str]
 
 
 class Observer:
-    """Learns from each request; `tokens` says about how many tokens so many bytes are."""
+    """
+    Learns from each request.
+
+    `tokens` says about how many tokens so many bytes are, `template_of` what a model's chat template does.
+    """
 
     def __init__(
         self,
@@ -48,9 +53,11 @@ class Observer:
         turns: Turns,
         metrics: Metrics,
         tokens: Callable[[int], float],
+        template_of: Callable[[str | None], ChatTemplate] = lambda _: NOT_KNOWN,
         told_max: int = TOLD_MAX,
     ) -> None:
         self._learning = learning
+        self._template_of = template_of
         self._turns = turns
         self._metrics = metrics
         self._tokens = tokens
@@ -92,7 +99,12 @@ class Observer:
         document, chat = planned.segmented.canonicalized.document, planned.segmented.chat
         if planned.conversation is None or document is None or chat is None:
             return None
-        return self._turns.take(planned.conversation, document, chat)
+        found = self._turns.take(planned.conversation, document, chat)
+        if found is not None and found.guess == CALL_ID_GUESS:
+            # Where the template prints no ids, the tokens are the same, and so nothing is lost.
+            is_printed = self._template_of(planned.identified.model).prints_call_ids is not False
+            return found if is_printed else None
+        return found
 
     def _tell(self, planned: Planned, policy: str, found: Departure) -> None:
         lost = round(self._tokens(found.lost_bytes))
@@ -131,15 +143,19 @@ class Front:
         found, dialogue = parts_of(document, chat.dialogue), chat.dialogue
         if not self.has_media:
             return found[: prefix_length(found, dialogue)]
-        return [part for part in found if part.message is None or part.message <= dialogue.opening]
+        return [
+            part
+            for part in found
+            if part.message is None or part.message <= dialogue.opening + dialogue.has_moved
+        ]
 
 
 def front_of(document: Document, chat: Chat) -> Front:
     """Return what of a prompt is compared with others."""
     dialogue = chat.dialogue
-    if dialogue.opening >= len(dialogue.messages):
+    if not dialogue.middle:
         return Front(chat.prefix_id, has_media=False)
-    first = dialogue.messages[dialogue.opening]
+    first = dialogue.middle[0]
     if not _has_media_first(document, first):
         return Front(chat.prefix_id, has_media=False)
     raw = document.body[slice(*first)]

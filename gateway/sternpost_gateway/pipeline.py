@@ -24,6 +24,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
+from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.client import Client
 from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
@@ -49,7 +50,7 @@ from sternpost_gateway.kills import KillTable
 from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.observe import Observer
-from sternpost_gateway.plan import Planned, plan
+from sternpost_gateway.plan import Planned, depends_on_template, plan
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
 from sternpost_gateway.relay import Relay, Relayed
@@ -102,6 +103,7 @@ class Parts:
     trips: Trips
     builder: TailBuilder
     learning: Learning
+    chat_templates: ChatTemplates
     tokens: Callable[[int], float]
     versions: Versions
     router: Router
@@ -135,7 +137,9 @@ class Pipeline:
         self._parts = parts
         self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet, parts.trips)
         self._findings = Findings(parts.metrics, parts.tokens)
-        self._observer = Observer(parts.learning, Turns(), parts.metrics, parts.tokens)
+        self._observer = Observer(
+            parts.learning, Turns(), parts.metrics, parts.tokens, parts.chat_templates.of
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one exchange."""
@@ -172,7 +176,10 @@ class Pipeline:
         parts = self._parts
         try:
             identified = identify(received, parts.policies(), parts.kills())
-            canonicalized = canonicalize(identified, parts.pins, parts.lines)
+            template = parts.chat_templates.of(identified.model)
+            canonicalized = canonicalize(
+                identified, parts.pins, parts.lines, takes_later_system=template.takes_later_system
+            )
             self._findings.tell(canonicalized)
             return plan(segment(canonicalized, parts.learning.tail), parts.secret, parts.versions)
         except Exception as error:  # noqa: BLE001
@@ -342,6 +349,8 @@ class Pipeline:
         composed = compose(planned, engine, info, parts.tails, tripped=tripped)
         if composed.outlook.wanted is not None:
             parts.builder.want(engine, composed.outlook.wanted)
+        if depends_on_template(planned):
+            parts.chat_templates.want(engine, planned.identified.model)
         return composed
 
     def _policy_headers(self, composed: Composed) -> list[tuple[bytes, bytes]]:

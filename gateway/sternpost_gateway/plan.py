@@ -14,7 +14,15 @@ from sternpost_core import policy as policies
 from sternpost_core.hint import Correction, Mode
 from sternpost_core.jsonspan import Document, Edit, Span, move_element_before, move_element_to_end
 from sternpost_core.keys import cache_salt, conversation_key
-from sternpost_core.policy import Isolation, Layout, Policy, SuffixCache, SuffixMode, TailSource
+from sternpost_core.policy import (
+    Isolation,
+    Layout,
+    Policy,
+    SuffixCache,
+    SuffixMode,
+    TailSource,
+    VolatileAction,
+)
 from sternpost_gateway.availability import is_served
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
@@ -38,6 +46,10 @@ UNREPEATABLE_FIELDS: Final = (
     "mm_processor_kwargs",
 )
 """Fields that the rendering depends on, and that /tokenize does not take in the same way."""
+
+TOOL_CALLS: Final = b'"tool_calls"'
+TOOL_CALLS_BYTES_MAX: Final = 64 * 1024
+"""What earlier tool calls are known by, and how much of a body is searched for them."""
 
 PROMPT_OPENING_BYTES: Final = 1024
 """How much of a plain prompt tells conversations apart."""
@@ -92,6 +104,18 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
         off=salt is not None and segmented.chat is not None and _turns_reads_off(policy, bypass),
         versions=_versions(segmented, policy, versions) if policy else "",
     )
+
+
+def depends_on_template(planned: Planned) -> bool:
+    """Say whether what is done with a request, or learned from it, depends on what the chat template does."""
+    policy, chat = planned.policy, planned.segmented.chat
+    if policy is None or chat is None or chat.dialogue.is_bare or not is_served(policy):
+        return False
+    if planned.identified.level in REWRITES_OFF:
+        return False
+    document = planned.segmented.canonicalized.document
+    relocates = any(rule.action is VolatileAction.RELOCATE for rule in policy.prompt.volatile)
+    return relocates or (document is not None and TOOL_CALLS in document.body[:TOOL_CALLS_BYTES_MAX])
 
 
 def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
@@ -189,7 +213,7 @@ def _opening(segmented: Segmented, document: Document) -> list[tuple[str, bytes]
     if chat is None:
         return [("prompt", (raw_member(document, "prompt") or b"")[:PROMPT_OPENING_BYTES])]
     moved, dialogue = segmented.canonicalized.moved, chat.dialogue
-    first = dialogue.messages[dialogue.opening : dialogue.opening + 1]
+    first = dialogue.middle[:1]
     if dialogue.text is not None:
         text = _without(document.body, dialogue.text, moved)
         return [("prefix", chat.prefix_id.encode()), ("prompt", text[:PROMPT_OPENING_BYTES])]

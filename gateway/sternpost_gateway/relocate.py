@@ -1,5 +1,5 @@
 """
-Taking volatile lines out of the prefix: to the head of the first user message, or away.
+Taking volatile lines out of the prefix: to the head of the middle, or away.
 
 A line is moved as its bytes are, escapes included, with the line break that belongs to it. Only a billing
 header at the very start of the first text is ever taken away: no user can need it.
@@ -15,11 +15,15 @@ from typing import Final
 from sternpost_core.jsonspan import Document, Edit, Span
 from sternpost_core.jsonstring import byte_offsets
 from sternpost_core.policy import VolatileAction
-from sternpost_gateway.volatile import Text, VolatileLine
+from sternpost_gateway.dialogue import MOVED_MARK, Dialogue
+from sternpost_gateway.roles import USER_ROLE, role_of
+from sternpost_gateway.volatile import Text, VolatileLine, user_text
 
-OPENING_MARK: Final = b"<system-context>\\n"
-CLOSING_MARK: Final = b"</system-context>\\n\\n"
-"""What moved lines stand between, as JSON writes it inside a string."""
+CLOSING_MARK: Final = b"</system-context>"
+"""What stands behind moved lines, as JSON writes it inside a string."""
+
+PARAGRAPH: Final = b"\\n\\n"
+"""What parts them from the words of a user."""
 
 LINE_BREAK: Final = b"\\n"
 
@@ -44,8 +48,42 @@ def choose(texts: Sequence[Text], lines: Sequence[VolatileLine], *, may_move: bo
     return Removals(moved, frozenset(_stripped(lines, moved)) if is_first else frozenset())
 
 
-def remove(document: Document, texts: Sequence[Text], chosen: Removals, head: Span | None) -> list[Edit]:
-    """Cut the chosen lines, and put those that move at the start of the string `head`."""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """
+    Where the middle begins: `at` is the byte at which moved lines are put.
+
+    That is within the user's first words, or, with `is_message`, in front of the user's message.
+    """
+
+    at: int
+    is_message: bool
+
+    def block(self, lines: Sequence[bytes]) -> bytes:
+        """Return the lines as they stand there."""
+        block = b"".join((MOVED_MARK, *lines, CLOSING_MARK))
+        if self.is_message:
+            return b'{"role":"system","content":"' + block + b'"},'
+        return block + PARAGRAPH
+
+
+def head_of(document: Document, dialogue: Dialogue, *, takes_later_system: bool) -> Head | None:
+    """
+    Return where lines move to, None if there is no place for them.
+
+    A system message of its own keeps their authority; where the engine's template does not take one, they go
+    into the user's first message. With lines moved there already, nothing else can be put in front.
+    """
+    middle = dialogue.middle
+    is_free = takes_later_system and dialogue.array is not None and not dialogue.has_moved
+    if is_free and middle and role_of(document, middle[0]) == USER_ROLE:
+        return Head(middle[0].start, is_message=True)
+    text = user_text(document, dialogue)
+    return None if text is None else Head(text.start + 1, is_message=False)
+
+
+def remove(document: Document, texts: Sequence[Text], chosen: Removals, head: Head | None) -> list[Edit]:
+    """Cut the chosen lines, and put those that move at the head of the middle."""
     edits: list[Edit] = []
     block: list[bytes] = []
     gone = sorted(chosen.moved | chosen.stripped, key=lambda line: (line.text, line.number))
@@ -56,7 +94,7 @@ def remove(document: Document, texts: Sequence[Text], chosen: Removals, head: Sp
         block += (document.body[line.start : line.end] + LINE_BREAK for line in moved)
     if block:
         assert head is not None, "lines move only where there is a place for them"
-        edits.append(Edit(head.start + 1, head.start + 1, b"".join((OPENING_MARK, *block, CLOSING_MARK))))
+        edits.append(Edit(head.at, head.at, head.block(block)))
     return edits
 
 

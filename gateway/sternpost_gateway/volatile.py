@@ -94,8 +94,7 @@ def user_text(document: Document, dialogue: Dialogue) -> Span | None:
     """Return the JSON string that the first user message begins with, None if there is none."""
     if dialogue.text is not None:
         return None if dialogue.is_bare else dialogue.text
-    later = dialogue.messages[dialogue.opening :]
-    user = next((message for message in later if role_of(document, message) == USER_ROLE), None)
+    user = next((message for message in dialogue.middle if role_of(document, message) == USER_ROLE), None)
     return None if user is None else leading_text(document, user)
 
 

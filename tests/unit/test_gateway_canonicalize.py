@@ -193,7 +193,11 @@ def test_header_behind_a_line_that_moves_is_stripped() -> None:
         pytest.param(
             Scene(
                 body={"model": "qwen", "messages": chat(CLOCK)},
-                policy=policy(prompt={"tail": {"source": "Learned"}, "volatile": [MOVE_CLOCK]}),
+                policy=policy(
+                    prompt={"volatile": [MOVE_CLOCK]},
+                    suffixCache=None,
+                    tenancy={"tenantFrom": {"jwtClaim": "t"}},
+                ),
             ),
             id="policy-not-served",
         ),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from sternpost_core.errors import PolicyError
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.cases import (
     CASES,
+    CHAT,
     MOVE_CLOCK,
     MOVE_DATE,
     STRIP_BILLING,
@@ -22,6 +25,8 @@ from sternpost_fakes.cases import (
     case_policy,
     run,
 )
+from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.gateway import running_gateway
 
 ALL_CASES = sorted(path.stem for path in CASES.glob("*.json"))
 
@@ -60,9 +65,16 @@ async def test_001_clock_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert "2026-11-29" not in caplog.text and "order desk" not in caplog.text
 
 
+def one_system_message() -> FakeEngine:
+    """Return an engine whose chat template takes a system message at the beginning only."""
+    engine = FakeEngine()
+    engine.faults.refuse_later_system = True
+    return engine
+
+
 async def test_001_clock_moves_into_the_middle(tmp_path: Path) -> None:
     """The prefix is equal for both requests, each clock arrives once and verbatim, the user's text stays."""
-    outcome = await run(tmp_path, case("001"), case_policy(MOVE_CLOCK))
+    outcome = await run(tmp_path, case("001"), case_policy(MOVE_CLOCK), engine=one_system_message())
     clocks = ["Now: 2026-11-29 09:00:01", "Now: 2026-11-29 09:00:02"]
     users = [body["messages"][1]["content"] for body in outcome.decoded]
 
@@ -71,6 +83,31 @@ async def test_001_clock_moves_into_the_middle(tmp_path: Path) -> None:
     assert all(clock in user for user, clock in zip(users, clocks, strict=True))
     assert all(user.endswith("</system-context>\n\nWhere is order 17?") for user in users)
     assert ["prefix=v1"] * 2 == [answer.headers["x-sternpost-version"] for answer in outcome.answers]
+
+
+async def test_001_clock_moves_into_a_message_of_its_own(tmp_path: Path) -> None:
+    """Where the engine's template takes a later system message, the clock keeps the system's authority."""
+    engine = FakeEngine()
+    one, two = case("001")
+    policy = yaml.safe_dump(case_policy(MOVE_CLOCK))
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url], policy=policy) as gateway:
+        await gateway.client.post(CHAT, content=one.body)
+        async with asyncio.timeout(5):
+            while b'{"role":"system","content":"<system-context>' not in engine.chats[-1].body:
+                await gateway.client.post(CHAT, content=one.body)
+        answers = [await gateway.client.post(CHAT, content=request.body) for request in (one, two)]
+        messages = [json.loads(seen.body)["messages"] for seen in engine.chats[-2:]]
+        asked = [seen.body for seen in engine.posts("/tokenize")]
+
+    assert messages[0][0] == messages[1][0] and "Now:" not in messages[0][0]["content"]
+    assert [
+        {"role": "system", "content": f"<system-context>\nNow: 2026-11-29 09:00:0{second}\n</system-context>"}
+        for second in (1, 2)
+    ] == [one_message[1] for one_message in messages]
+    assert [one.decoded["messages"][1]] * 2 == [one_message[2] for one_message in messages]
+    assert ["prefix=v1"] * 2 == [answer.headers["x-sternpost-version"] for answer in answers]
+    assert asked and not any(b"order" in body for body in asked)
+    assert 5 == len(asked)
 
 
 async def test_002_date_moves_into_the_middle(tmp_path: Path) -> None:

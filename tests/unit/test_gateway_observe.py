@@ -12,7 +12,7 @@ import yaml
 
 from sternpost_core.template import STABLE_PROMPTS_MIN
 from sternpost_fakes.cases import CHAT, Outcome, case, case_policy, run
-from sternpost_fakes.engine import running_engine
+from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, eventually, running_gateway
 from sternpost_gateway.learning import JUDGED_EVERY
 
@@ -32,7 +32,6 @@ def departures(outcome: Outcome, kind: str, guess: str) -> float:
 
 
 CASES = [
-    pytest.param("010", "miss at messages[2].tool_calls[0].id char", ("miss", "ToolCallId"), id="010"),
     pytest.param(
         "013",
         "history_diverged_from_generation at messages[1] char",
@@ -59,6 +58,28 @@ async def test_departure_of_a_case_is_told(
     assert 1 == caplog.text.count(line)
     assert "tokens behind it" in caplog.text
     assert not any(text in caplog.text for text in ("order desk", "hello there", "Two and two", "row 17"))
+
+
+@pytest.mark.parametrize("are_printed", [True, False], ids=["printed", "not-printed"])
+async def test_010_replayed_ids_cost_where_the_template_prints_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, are_printed: bool
+) -> None:
+    """Ids are never rewritten; whether they are a miss is what the engine says, asked with made-up calls."""
+    one, two = case("010")
+    engine = FakeEngine()
+    engine.faults.print_call_ids = are_printed
+    policy = yaml.safe_dump(case_policy(canonicalize="Pin"))
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url], policy=policy) as gateway:
+        await gateway.client.post(CHAT, content=one.body)
+        await eventually(lambda: len(engine.posts("/tokenize")) == 5)
+        with caplog.at_level(logging.INFO, logger="sternpost_gateway"):
+            for request in (one, two):
+                await gateway.client.post(CHAT, content=request.body)
+        name = "sternpost_gateway_departures_total"
+        counted = gateway.metric(name, policy=POLICY, kind="miss", guess="ToolCallId")
+
+    assert [one.body, one.body, two.body] == [seen.body for seen in engine.chats]
+    assert are_printed == counted == caplog.text.count("miss at messages[2].tool_calls[0].id char")
 
 
 async def test_017_finding_says_what_it_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,8 @@ class Faults:
     drop_times: int = 0
     cut: bool = False
     refuse_template: bool = False
+    refuse_later_system: bool = False
+    print_call_ids: bool = False
     refuse_build: bool = False
     reply: Reply | None = None
 
@@ -130,7 +132,8 @@ class FakeEngine:
         return Reply(pieces=(json.dumps(info).encode(),))
 
     def _tokenize(self, body: Mapping[str, Any]) -> Reply:
-        if self.faults.refuse_template:
+        roles = [message["role"] for message in body.get("messages", ())]
+        if self.faults.refuse_template or (self.faults.refuse_later_system and "system" in roles[1:]):
             return Reply(status=400, pieces=(b'{"error":{"message":"roles must alternate"}}',))
         tokens = self.render(body)
         return Reply(
@@ -146,6 +149,8 @@ class FakeEngine:
             words += ["<tools>", *WORD.findall(json.dumps(body["tools"])), "</tools>"]
         for message in body.get("messages", ()):
             words += ["<start>", message["role"], *WORD.findall(_text(message.get("content"))), "<end>"]
+            if self.faults.print_call_ids:
+                words += [call["id"] for call in message.get("tool_calls") or ()]
         if "messages" in body and body.get("add_generation_prompt", True):
             words += ["<start>", "assistant"]
         return [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]

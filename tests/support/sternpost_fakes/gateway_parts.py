@@ -14,6 +14,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
@@ -89,6 +90,7 @@ def make_parts(
     routing = make_routing([ENGINE], tails, clock, chance, strategies=strategies)
     routing.fleet.probed(ENGINE, True)
     no_network = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
+    api = EngineApi(no_network, settings.timeouts)
     return Parts(
         settings=settings,
         secret=b"s" * 32,
@@ -102,10 +104,9 @@ def make_parts(
         lines=VolatileLines(),
         tails=tails,
         trips=Trips(clock, None),
-        builder=TailBuilder(
-            EngineApi(no_network, settings.timeouts), tails, metrics, routing.budget, routing.fleet
-        ),
+        builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
         learning=Learning(),
+        chat_templates=ChatTemplates(api, clock),
         tokens=routing.estimates.tokens,
         versions=Versions(None),
         router=routing.router,

@@ -69,6 +69,7 @@ class Scene:
     path: str = CHAT_PATH
     request_id: str = "id-1"
     raw: bytes | None = None
+    takes_later_system: bool = False
 
     def canonicalize(self, pins: ToolPins | None = None, lines: VolatileLines | None = None) -> Canonicalized:
         """Run the stages up to the canonical form."""
@@ -87,7 +88,7 @@ class Scene:
         identified = identify(received, PolicySet(chosen), kills)
         # What has remembered nothing yet is empty, and so would count as none.
         lines = VolatileLines() if lines is None else lines
-        return canonicalize(identified, pins or ToolPins(), lines)
+        return canonicalize(identified, pins or ToolPins(), lines, takes_later_system=self.takes_later_system)
 
     def plan(self) -> Planned:
         """Run the deciding stages."""
