@@ -22,8 +22,9 @@ from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
 from sternpost_gateway.fleet import Fleet, View
 from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kills import Kills
-from sternpost_gateway.learning import Learning, PolicyLearning
+from sternpost_gateway.learning import PolicyLearning
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.versions import Versions
 
@@ -48,8 +49,7 @@ class Admin:
     """Answers people and probes; nothing here touches a request for an engine."""
 
     fleet: Fleet
-    learning: Learning
-    versions: Versions
+    prompts: Prompts
     source: ConfigSource
     kills: Kills
     kill_file: KillFile | None
@@ -94,8 +94,10 @@ class Admin:
 
     async def templates(self, request: Request) -> Response:
         """Show what is learned about each policy's prompts: ids, places and counts, and never text."""
-        policies = self.learning.policies()
-        return JSONResponse({"policies": [_learned(name, known, self.versions) for name, known in policies]})
+        policies = self.prompts.learning.policies()
+        return JSONResponse(
+            {"policies": [_learned(name, known, self.prompts.versions) for name, known in policies]}
+        )
 
     async def kill(self, request: Request) -> Response:
         """Show or set the kill level."""

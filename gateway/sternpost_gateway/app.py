@@ -40,19 +40,17 @@ from sternpost_gateway.kill_file import KillFile
 from sternpost_gateway.kill_signals import kill_signals
 from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
-from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
+from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.routing import Routing, make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
-from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
-from sternpost_gateway.volatile import VolatileLines
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +95,8 @@ def create_app(
     source.load()
     kill_file = _load_kill_file(settings.kill_file, kills)
     api = EngineApi(control, settings.timeouts)
+    templates, tokens = ChatTemplates(api, clock), routing.estimates.tokens
+    prompts = Prompts(chat_templates=templates, versions=versions, tokens=tokens)
     parts = Parts(
         settings=settings,
         secret=load_secret(settings),
@@ -106,23 +106,17 @@ def create_app(
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
-        pins=ToolPins(),
-        lines=VolatileLines(),
+        prompts=prompts,
         tails=tails,
         trips=trips,
         builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
-        learning=Learning(),
-        chat_templates=ChatTemplates(api, clock),
-        tokens=routing.estimates.tokens,
-        versions=versions,
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
     )
     admin = Admin(
         fleet=parts.fleet,
-        learning=parts.learning,
-        versions=parts.versions,
+        prompts=prompts,
         source=source,
         kills=kills,
         kill_file=kill_file,
@@ -253,9 +247,9 @@ async def _running(
         # Released in reverse: first what starts requests, then what they travel on.
         stack.push_async_callback(upstream.close)
         stack.push_async_callback(api.close)
-        stack.push_async_callback(parts.versions.save)
+        stack.push_async_callback(parts.prompts.versions.save)
         stack.push_async_callback(parts.builder.close)
-        stack.push_async_callback(parts.chat_templates.close)
+        stack.push_async_callback(parts.prompts.chat_templates.close)
         await stack.enter_async_context(_background(jobs))
         yield
 
@@ -266,7 +260,7 @@ def _jobs(parts: Parts, keep_current: Job, api: EngineApi, kill_file: KillFile |
     jobs: dict[str, Job] = {
         "configuration": keep_current,
         "prober": Prober(api, parts.fleet, parts.metrics, timeouts, parts.clock).run,
-        "versions": parts.versions.keep_saved,
+        "versions": parts.prompts.versions.keep_saved,
     }
     if kill_file:
         jobs["kill file"] = lambda: kill_file.watch(timeouts.kill_file_seconds)

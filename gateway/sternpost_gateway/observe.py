@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,13 +18,12 @@ from sternpost_core.divergence import Part
 from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_core.policy import TailSource
 from sternpost_gateway.bounded import Bounded
-from sternpost_gateway.chat_template import NOT_KNOWN, ChatTemplate
-from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
 from sternpost_gateway.plan import Planned
+from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.segment import Chat, tail_source
-from sternpost_gateway.turns import BODY_BYTES_MAX, CALL_ID_GUESS, Departure, Turns, departure
+from sternpost_gateway.turns import BODY_BYTES_MAX, CALL_ID_GUESS, Departure, departure
 
 logger = logging.getLogger(__name__)
 
@@ -41,26 +40,11 @@ Told = tuple[str, str, str, str, str]
 
 
 class Observer:
-    """
-    Learns from each request.
+    """Learns from each request."""
 
-    `tokens` says about how many tokens so many bytes are, `template_of` what a model's chat template does.
-    """
-
-    def __init__(
-        self,
-        learning: Learning,
-        turns: Turns,
-        metrics: Metrics,
-        tokens: Callable[[int], float],
-        template_of: Callable[[str | None], ChatTemplate] = lambda _: NOT_KNOWN,
-        told_max: int = TOLD_MAX,
-    ) -> None:
-        self._learning = learning
-        self._template_of = template_of
-        self._turns = turns
+    def __init__(self, prompts: Prompts, metrics: Metrics, told_max: int = TOLD_MAX) -> None:
+        self._prompts = prompts
         self._metrics = metrics
-        self._tokens = tokens
         self._told: Bounded[Told, bool] = Bounded(told_max)
 
     def observe(self, planned: Planned) -> None:
@@ -69,7 +53,7 @@ class Observer:
         document = planned.segmented.canonicalized.document
         if chat is None or policy is None or document is None or chat.dialogue.is_bare:
             return
-        template = self._learning.observe(policy.full_name, *_ends(planned, document, chat))
+        template = self._prompts.learning.observe(policy.full_name, *_ends(planned, document, chat))
         self._metrics.template_stability.labels(policy.full_name).set(template.stability)
         for found in (self._prefix_departure(planned, document, chat), self._turn_departure(planned)):
             if found is not None:
@@ -87,7 +71,7 @@ class Observer:
             own.extend(front.parts(document, chat))
             return own
 
-        before = self._learning.departs(planned.policy.full_name, front.front_id, parts)
+        before = self._prompts.learning.departs(planned.policy.full_name, front.front_id, parts)
         if before is None:
             return None
         found = departure(before, own, document, chat)
@@ -99,16 +83,18 @@ class Observer:
         document, chat = planned.segmented.canonicalized.document, planned.segmented.chat
         if planned.conversation is None or document is None or chat is None:
             return None
-        found = self._turns.take(planned.conversation, document, chat)
+        found = self._prompts.turns.take(planned.conversation, document, chat)
         if found is not None and found.guess == CALL_ID_GUESS:
             # Where the template prints no ids, the tokens are the same, and so nothing is lost.
-            is_printed = self._template_of(planned.identified.model).prints_call_ids is not False
+            is_printed = (
+                self._prompts.chat_templates.of(planned.identified.model).prints_call_ids is not False
+            )
             return found if is_printed else None
         return found
 
     def _tell(self, planned: Planned, policy: str, found: Departure) -> None:
-        lost = round(self._tokens(found.lost_bytes))
-        self._learning.missed(policy, (found.kind.value, found.path, found.guess), found.offset, lost)
+        lost = round(self._prompts.tokens(found.lost_bytes))
+        self._prompts.learning.missed(policy, (found.kind.value, found.path, found.guess), found.offset, lost)
         self._metrics.departures.labels(policy, found.kind.value, found.guess).inc()
         self._metrics.departed_tokens.labels(policy, found.kind.value, found.guess).inc(lost)
         identified = planned.identified

@@ -24,7 +24,6 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
-from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.client import Client
 from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
@@ -47,10 +46,10 @@ from sternpost_gateway.forward import Forward
 from sternpost_gateway.headers import as_mapping, request_id_of
 from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
-from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.observe import Observer
 from sternpost_gateway.plan import Planned, depends_on_template, plan
+from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
 from sternpost_gateway.relay import Relay, Relayed
@@ -58,12 +57,8 @@ from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
-from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.trips import Trips
-from sternpost_gateway.turns import Turns
 from sternpost_gateway.upstream import UpstreamResponse
-from sternpost_gateway.versions import Versions
-from sternpost_gateway.volatile import VolatileLines
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +78,7 @@ ATTEMPTS_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """
-    Everything that the pipeline is made of.
-
-    `policies` and `kills` return what is live now, `tokens` about how many tokens so many bytes are.
-    """
+    """Everything that the pipeline is made of; `policies` and `kills` return what is live now."""
 
     settings: Settings
     secret: bytes
@@ -97,15 +88,10 @@ class Parts:
     admission: Admission
     gate: ColdGate
     fleet: Fleet
-    pins: ToolPins
-    lines: VolatileLines
+    prompts: Prompts
     tails: Tails
     trips: Trips
     builder: TailBuilder
-    learning: Learning
-    chat_templates: ChatTemplates
-    tokens: Callable[[int], float]
-    versions: Versions
     router: Router
     forward: Forward
     metrics: Metrics
@@ -136,10 +122,8 @@ class Pipeline:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._recorder = Recorder(parts.metrics, parts.tails, parts.fleet, parts.trips)
-        self._findings = Findings(parts.metrics, parts.tokens)
-        self._observer = Observer(
-            parts.learning, Turns(), parts.metrics, parts.tokens, parts.chat_templates.of
-        )
+        self._findings = Findings(parts.metrics, parts.prompts.tokens)
+        self._observer = Observer(parts.prompts, parts.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one exchange."""
@@ -173,15 +157,15 @@ class Pipeline:
 
     def _decide(self, received: Received) -> Planned:
         """Run the deciding stages; a failure in them that is ours passes the request through plainly."""
-        parts = self._parts
+        parts, prompts = self._parts, self._parts.prompts
         try:
             identified = identify(received, parts.policies(), parts.kills())
-            template = parts.chat_templates.of(identified.model)
+            template = prompts.chat_templates.of(identified.model)
             canonicalized = canonicalize(
-                identified, parts.pins, parts.lines, takes_later_system=template.takes_later_system
+                identified, prompts.pins, prompts.lines, takes_later_system=template.takes_later_system
             )
             self._findings.tell(canonicalized)
-            return plan(segment(canonicalized, parts.learning.tail), parts.secret, parts.versions)
+            return plan(segment(canonicalized, prompts.learning.tail), parts.secret, prompts.versions)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()
@@ -350,7 +334,7 @@ class Pipeline:
         if composed.outlook.wanted is not None:
             parts.builder.want(engine, composed.outlook.wanted)
         if depends_on_template(planned):
-            parts.chat_templates.want(engine, planned.identified.model)
+            parts.prompts.chat_templates.want(engine, planned.identified.model)
         return composed
 
     def _policy_headers(self, composed: Composed) -> list[tuple[bytes, bytes]]:

@@ -19,18 +19,16 @@ from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
-from sternpost_gateway.learning import Learning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
+from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import by_least_cost, make_routing
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
-from sternpost_gateway.tool_pins import ToolPins
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
-from sternpost_gateway.volatile import VolatileLines
 
 ENGINE = Engine("http://engine")
 
@@ -100,15 +98,14 @@ def make_parts(
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
-        pins=ToolPins(),
-        lines=VolatileLines(),
+        prompts=Prompts(
+            chat_templates=ChatTemplates(api, clock),
+            versions=Versions(None),
+            tokens=routing.estimates.tokens,
+        ),
         tails=tails,
         trips=Trips(clock, None),
         builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
-        learning=Learning(),
-        chat_templates=ChatTemplates(api, clock),
-        tokens=routing.estimates.tokens,
-        versions=Versions(None),
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
