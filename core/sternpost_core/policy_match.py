@@ -65,6 +65,24 @@ def build_policy_set(policies: Iterable[Policy]) -> PolicySet:
     return PolicySet(ordered)
 
 
+def settle(policies: Iterable[Policy]) -> dict[str, Fault]:
+    """
+    Return the policies that have to stand back for an earlier one, by full name, each with the reason.
+
+    The order is the order of precedence: where policies are in a cluster, the oldest first.
+    """
+    standing: list[Policy] = []
+    refused: dict[str, Fault] = {}
+    for policy in policies:
+        faults = (_conflict(policy, earlier) for earlier in standing)
+        fault = next((fault for fault in faults if fault is not None), None)
+        if fault is None:
+            standing.append(policy)
+        else:
+            refused[policy.full_name] = fault
+    return refused
+
+
 def matches(policy: Policy, traits: Traits) -> bool:
     """Tell whether everything that the policy asks for holds; a trait that is None meets no demand."""
     match = policy.match

@@ -14,6 +14,7 @@ from sternpost_core.policy_match import (
     matches,
     overlaps,
     session_of,
+    settle,
     tenant_of,
 )
 
@@ -214,3 +215,15 @@ def test_session_is_read_from_the_header() -> None:
     assert "s1" == session_of(policy(), {"x-session-id": "s1"})
     assert None is session_of(policy(), {"x-session-id": ""})
     assert None is session_of(policy(), {})
+
+
+def test_older_policy_has_precedence() -> None:
+    """Of policies in each other's way the first stands, and one that only the second excluded stands, too."""
+    first = Policy(name="first", pool="p", match=Match(models=("a",)))
+    second = Policy(name="second", pool="p", match=Match(models=("a", "b")))
+    third = Policy(name="third", pool="p", match=Match(models=("b",)))
+    refused = settle([first, second, third])
+
+    assert {"default/second"} == set(refused)
+    assert "default/first" in refused["default/second"].value
+    assert {} == settle([])

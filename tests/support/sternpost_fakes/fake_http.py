@@ -60,6 +60,7 @@ class FakeServer:
 
     handler: Handler
     port: int = 0
+    host: str = "127.0.0.1"
     idle_seconds: float | None = None
     seen: list[Seen] = field(default_factory=list)
     aborts: int = 0
@@ -70,11 +71,11 @@ class FakeServer:
     @property
     def url(self) -> str:
         """Return the base URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._accept, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

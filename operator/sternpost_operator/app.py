@@ -1,0 +1,138 @@
+"""One operator: everything made and put together, and run until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from sternpost_core.clock import Clock, SystemClock
+from sternpost_core.errors import OperatingError, SternpostError
+from sternpost_operator.admission import Admission
+from sternpost_operator.engines import HttpProbe, probe_client
+from sternpost_operator.framework import watch
+from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
+from sternpost_operator.kube import Forbidden, KubeApi, connect
+from sternpost_operator.metrics import OperatorMetrics
+from sternpost_operator.permissions import missing_rights
+from sternpost_operator.prometheus import Prometheus, prometheus_client
+from sternpost_operator.reconciler import Reconciler, World
+from sternpost_operator.resources import BUDGETS, Resource
+from sternpost_operator.store import Store
+from sternpost_operator.watcher import Watcher, find_budgets
+from sternpost_operator.work_queue import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+REQUEST_SECONDS: Final = 10.0
+RIGHTS_SECONDS: Final = 300.0
+"""Between two looks at whether a right is missing."""
+
+START_SECONDS: Final = 2.0
+"""Between two attempts to reach an API server at the start; without one there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """How an operator is run; a port of 0 is not listened on."""
+
+    kubeconfig: str | None = None
+    prometheus_url: str | None = None
+    gateway_labels: str = ""
+    gateway_port: int = 8080
+    health_port: int = 8081
+    metrics_port: int = 9090
+    workers: int = 4
+
+
+async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
+    """
+    Run until told to stop.
+
+    Raises:
+        OperatingError: there is no access to a cluster, or a port cannot be listened on.
+    """
+    clock, registry = SystemClock(), CollectorRegistry()
+    metrics = OperatorMetrics(registry)
+    _serve_metrics(settings.metrics_port, registry)
+    async with AsyncExitStack() as stack:
+        world, watcher = await _make_world(settings, clock, metrics, stack)
+        admission = Admission(world.store)
+        tasks = [asyncio.create_task(Reconciler(world, admission).run()) for _ in range(settings.workers)]
+        tasks += [asyncio.create_task(watcher.run()), asyncio.create_task(_watch_rights(world))]
+        try:
+            await watch(watcher, settings.kubeconfig, settings.health_port, stop)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _make_world(
+    settings: OperatorSettings, clock: Clock, metrics: OperatorMetrics, stack: AsyncExitStack
+) -> tuple[World, Watcher]:
+    client = await connect(settings.kubeconfig)
+    stack.push_async_callback(client.close)
+    api = KubeApi(
+        client, REQUEST_SECONDS, lambda verb, resource: metrics.api_calls.labels(verb, resource).inc()
+    )
+    budgets = await _budgets(api)
+    store, queue = Store(), WorkQueue(clock)
+    probe = await stack.enter_async_context(probe_client())
+    gateways = await stack.enter_async_context(gateway_client())
+    prometheus = await stack.enter_async_context(prometheus_client())
+    world = World(
+        api=api,
+        store=store,
+        queue=queue,
+        clock=clock,
+        engines=HttpProbe(probe),
+        gateways=HttpGatewayProbe(gateways),
+        figures=Prometheus(prometheus),
+        metrics=metrics,
+        prometheus_url=settings.prometheus_url,
+        gateway_labels=settings.gateway_labels,
+        gateway_port=settings.gateway_port,
+        budgets=budgets,
+    )
+    return world, Watcher(api, store, queue, clock, metrics, budgets)
+
+
+async def _budgets(api: KubeApi) -> Resource:
+    """Ask which disruption budgets the server has, for as long as it does not answer."""
+    while True:
+        try:
+            return await find_budgets(api)
+        except Forbidden as error:
+            logger.error("%s", error)
+            return BUDGETS
+        except SternpostError as error:
+            logger.warning("waiting for the API server: %s", error)
+        await asyncio.sleep(START_SECONDS)
+
+
+async def _watch_rights(world: World) -> None:
+    """Say again and again which rights are missing, for as long as any is."""
+    while True:
+        try:
+            missing = await missing_rights(world.api)
+        except SternpostError as error:
+            logger.warning("whether a right is missing could not be found out: %s", error)
+        else:
+            world.metrics.missing_rights.set(len(missing))
+            for right in missing:
+                logger.error("the operator lacks the right to %s", right)
+        await asyncio.sleep(RIGHTS_SECONDS)
+
+
+def _serve_metrics(port: int, registry: CollectorRegistry) -> None:
+    if not port:
+        return
+    try:
+        start_http_server(port, registry=registry)
+    except OSError as error:
+        raise OperatingError(f"--metrics-port {port} cannot be listened on: {error}") from error

@@ -1,0 +1,108 @@
+"""`sternpost operator`: the Kubernetes operator, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+from typing import Final
+
+from sternpost_operator.app import OperatorSettings, run_operator
+
+PORT_MAX: Final = 65_535
+WORKERS_MAX: Final = 64
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+GATEWAY_LABELS: Final = "app.kubernetes.io/name=sternpost,app.kubernetes.io/component=gateway"
+"""How the chart labels gateways."""
+
+
+class OperatorCommand:
+    """Runs the operator until it is told to stop."""
+
+    summary = "Run the Kubernetes operator: engine pools, rollouts of policies, and who obeys a kill switch."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the flags."""
+        parser.add_argument(
+            "--kubeconfig", help="default: KUBECONFIG, else the service account of the pod that this runs in"
+        )
+        parser.add_argument(
+            "--prometheus-url", help="where figures are for policies that do not say; default: nowhere"
+        )
+        parser.add_argument(
+            "--gateway-labels",
+            default=GATEWAY_LABELS,
+            help="the label selector of gateways that are asked whether they obey (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--gateway-port", type=_port, default=8080, help="where they are asked (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--health-port",
+            type=_port_or_none,
+            default=8081,
+            help="serves /healthz; 0: does not (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--metrics-port",
+            type=_port_or_none,
+            default=9090,
+            help="serves /metrics; 0: does not (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--workers", type=_workers, default=4, help="objects looked at at once (default: %(default)s)"
+        )
+        parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Run until SIGINT or SIGTERM; return 0 after an end in order."""
+        logging.basicConfig(
+            level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        # Each single event and request is nothing that anybody wants to read about.
+        logging.getLogger("kopf.objects").setLevel(logging.WARNING)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
+        asyncio.run(_run(read_settings(arguments, os.environ.get("KUBECONFIG"))))
+        return 0
+
+
+async def _run(settings: OperatorSettings) -> None:
+    # kopf takes the signals and ends by itself; the event is for whoever runs an operator in a program.
+    await run_operator(settings, asyncio.Event())
+
+
+def read_settings(arguments: argparse.Namespace, kubeconfig: str | None) -> OperatorSettings:
+    """Turn parsed flags into settings; `kubeconfig` is used where no flag names one."""
+    return OperatorSettings(
+        kubeconfig=arguments.kubeconfig or kubeconfig,
+        prometheus_url=arguments.prometheus_url,
+        gateway_labels=arguments.gateway_labels,
+        gateway_port=arguments.gateway_port,
+        health_port=arguments.health_port,
+        metrics_port=arguments.metrics_port,
+        workers=arguments.workers,
+    )
+
+
+def _port(word: str) -> int:
+    return _number(word, 1, PORT_MAX, "a port from 1 to 65535")
+
+
+def _port_or_none(word: str) -> int:
+    return _number(word, 0, PORT_MAX, "a port from 1 to 65535, or 0")
+
+
+def _workers(word: str) -> int:
+    return _number(word, 1, WORKERS_MAX, f"an integer from 1 to {WORKERS_MAX}")
+
+
+def _number(word: str, low: int, high: int, allowed: str) -> int:
+    number = int(word) if word.isdigit() else low - 1
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: {allowed}")
+    return number
+
+
+COMMAND: Final = OperatorCommand()
+"""What the entry point `operator` of the group `sternpost.commands` names."""

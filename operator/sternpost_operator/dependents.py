@@ -1,0 +1,36 @@
+"""Which objects have to be looked at when another one has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sternpost_operator.resources import POLICIES, POOL_LABEL, POOLS, SWITCHES, Key, Object
+from sternpost_operator.store import Store
+
+
+def dependents(store: Store, key: Key, value: Object | None) -> Iterator[Key]:
+    """Yield the keys that depend on an object, itself aside; `value` is None for one that is gone."""
+    if key.kind == POOLS.kind:
+        yield from (
+            Key(POLICIES.kind, key.namespace, policy["metadata"]["name"])
+            for policy in store.of_kind(POLICIES.kind)
+            if policy["metadata"]["namespace"] == key.namespace and _pool_name(policy) == key.name
+        )
+    elif key.kind == SWITCHES.kind:
+        yield from policy_keys(store)
+    elif key.kind != POLICIES.kind and value is not None:
+        pool = value["metadata"].get("labels", {}).get(POOL_LABEL)
+        if pool:
+            yield Key(POOLS.kind, key.namespace, pool)
+
+
+def policy_keys(store: Store) -> Iterator[Key]:
+    """Yield the keys of all policies."""
+    for policy in store.of_kind(POLICIES.kind):
+        yield Key(POLICIES.kind, policy["metadata"]["namespace"], policy["metadata"]["name"])
+
+
+def _pool_name(policy: Object) -> object:
+    spec = policy.get("spec")
+    reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
+    return reference.get("name") if isinstance(reference, Mapping) else None

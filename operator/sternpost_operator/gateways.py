@@ -1,0 +1,78 @@
+"""What gateways say about themselves on `/metrics`: kill levels, and the age of their configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+KILL_LEVEL: Final = "sternpost_gateway_kill_level"
+CONFIG_AGE: Final = "sternpost_gateway_config_age_seconds"
+WANTED: Final = (KILL_LEVEL, CONFIG_AGE)
+TIMEOUT_SECONDS: Final = 2.0
+CONNECTIONS_MAX: Final = 16
+PAGE_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayReport:
+    """
+    What one gateway says; `fault` is why it says nothing.
+
+    `levels` are kill levels, 0 to 5, by a policy's full name; the empty name is for all others.
+    """
+
+    levels: Mapping[str, int] = field(default_factory=dict)
+    config_age: float | None = None
+    fault: str = ""
+
+
+class GatewayProbe(Protocol):
+    """Asks gateways; a question that fails is a report, too."""
+
+    async def ask(self, addresses: Mapping[str, str]) -> dict[str, GatewayReport]:
+        """Return what each gateway says, by the names of `addresses`, whose values are base URLs."""
+
+
+class HttpGatewayProbe:
+    """Asks over HTTP, several gateways at once; `client` decides about the network."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def ask(self, addresses: Mapping[str, str]) -> dict[str, GatewayReport]:
+        """Return what each gateway says."""
+        reports = await asyncio.gather(*(self._ask_one(url) for url in addresses.values()))
+        return dict(zip(addresses, reports, strict=True))
+
+    async def _ask_one(self, url: str) -> GatewayReport:
+        try:
+            response = await self._client.get(f"{url}/metrics", timeout=TIMEOUT_SECONDS)
+        except httpx.HTTPError as error:
+            return GatewayReport(fault=f"no answer: {type(error).__name__}")
+        if not response.is_success or len(response.content) > PAGE_BYTES_MAX:
+            return GatewayReport(fault=f"an answer with status {response.status_code}")
+        return read_report(response.text)
+
+
+def read_report(page: str) -> GatewayReport:
+    """Return what a page of metrics says."""
+    # Only the lines that are read are parsed: a gateway's histograms are most of its page.
+    lines = [line for line in page.splitlines() if line.startswith(WANTED)]
+    try:
+        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+    except ValueError:
+        return GatewayReport(fault="metrics that cannot be understood")
+    samples = [sample for family in families for sample in family.samples]
+    levels = {one.labels.get("policy", ""): int(one.value) for one in samples if one.name == KILL_LEVEL}
+    ages = [sample.value for sample in samples if sample.name == CONFIG_AGE]
+    return GatewayReport(levels, max(ages, default=None)) if levels else GatewayReport(fault="no kill level")
+
+
+def gateway_client() -> httpx.AsyncClient:
+    """Return the client for gateways; it believes no environment variable about proxies."""
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=CONNECTIONS_MAX), trust_env=False)

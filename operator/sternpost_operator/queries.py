@@ -1,0 +1,124 @@
+"""
+Every query that a rollout is judged by, in PromQL, and how the answer is read.
+
+All figures of one policy come with one request: each query's result gets the label `figure`, and they are put
+together by `or`. `arm` is what the gateway puts on a request: `canary` for a session that gets the policy's
+behaviour, suffix reads included where it has them, and `control` for one of the same number that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sternpost_operator.figures import SAMPLE_NAMES, SHADOW_NAMES, Figures, Sample
+
+ARMS: Final = ("canary", "control")
+
+FIGURE_LABEL: Final = "figure"
+
+STEP_SECONDS_MIN: Final = 60
+STEP_SECONDS_MAX: Final = 7 * 24 * 3600
+
+_COUNT: Final = "sum by (arm) (increase(sternpost_gateway_requests_total{{policy={policy}{more}}}[{span}]))"
+_ALL: Final = _COUNT.replace("{more}", "")
+
+
+def _share(outcomes: str) -> str:
+    """Return the share of requests of these outcomes; 0 where there are requests, but none of these."""
+    some = _COUNT.replace("{more}", f', outcome=~"{outcomes}"')
+    return f"(({some}) or 0 * ({_ALL})) / ({_ALL} > 0)"
+
+
+def _quantile(quantile: float, metric: str) -> str:
+    rate = f"rate({metric}_bucket{{{{policy={{policy}}}}}}[{{span}}])"
+    return f"histogram_quantile({quantile}, sum by (arm, le) ({rate}))"
+
+
+_TOKENS: Final = (
+    "sum by (arm) (increase(sternpost_gateway_prompt_tokens_total{{policy={policy}{more}}}[{span}]))"
+)
+
+BY_ARM: Final[Mapping[str, str]] = {
+    "requests": _ALL,
+    "sessions": "sum by (arm) (increase(sternpost_gateway_sessions_total{{policy={policy}}}[{span}]))",
+    "error_share": _share("error|upstream_error|truncated"),
+    "shed_share": _share("shed"),
+    "abort_share": _share("client_abort"),
+    "length_share": _share("length"),
+    "ttft_p50": _quantile(0.5, "sternpost_gateway_ttft_seconds"),
+    "ttft_p95": _quantile(0.95, "sternpost_gateway_ttft_seconds"),
+    "inter_token_p95": _quantile(0.95, "sternpost_gateway_inter_token_seconds"),
+    "reused_share": "({some}) / ({all} > 0)".format(
+        some=_TOKENS.replace("{more}", ', source=~"prefix|suffix"'), all=_TOKENS.replace("{more}", "")
+    ),
+}
+"""The figures of an arm; the names are those of `Sample`."""
+
+OF_SHADOW: Final[Mapping[str, str]] = {
+    "shadow_samples": "sum(increase(sternpost_gateway_shadow_replays_total{{policy={policy}}}[{step}]))",
+    "shadow_agreement": "min(sternpost_gateway_shadow_agreement_ratio{{policy={policy}}})",
+    "shadow_kl": "max(sternpost_gateway_shadow_kl_nats{{policy={policy}}})",
+}
+"""What replays on the exact path say; the names are those of `Figures`."""
+
+CONFIG_AGE: Final = "max(sternpost_gateway_config_age_seconds)"
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The spans of time that figures are taken over, in seconds."""
+
+    window: int
+    step: int
+
+
+def step_span(seconds: float) -> int:
+    """Return the span of a step that began so many seconds ago, within what a query may ask for."""
+    return int(min(max(seconds, STEP_SECONDS_MIN), STEP_SECONDS_MAX))
+
+
+def policy_query(policy: str, spans: Spans) -> str:
+    """Return the query for all figures of a policy by its full name."""
+    quoted = '"' + policy.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    parts = []
+    for prefix, seconds in (("", spans.window), ("step_", spans.step)):
+        parts += [
+            _labelled(query.format(policy=quoted, span=f"{seconds}s"), prefix + name)
+            for name, query in BY_ARM.items()
+        ]
+    parts += [
+        _labelled(query.format(policy=quoted, step=f"{spans.step}s"), name)
+        for name, query in OF_SHADOW.items()
+    ]
+    parts.append(_labelled(CONFIG_AGE, "config_age"))
+    return " or ".join(parts)
+
+
+def read_figures(result: Iterable[Mapping[str, Any]]) -> Figures:
+    """Read the vector that `policy_query` is answered with; what is not understood counts as no data."""
+    values: dict[tuple[str, str], float] = {}
+    for element in result:
+        labels, value = element.get("metric", {}), element.get("value", (0, "NaN"))
+        try:
+            values[labels.get(FIGURE_LABEL, ""), labels.get("arm", "")] = float(value[1])
+        except (IndexError, TypeError, ValueError):
+            continue
+    shadow = {name: values.get((name, "")) for name in SHADOW_NAMES}
+    return Figures(
+        canary=_sample(values, "", "canary"),
+        control=_sample(values, "", "control"),
+        step_canary=_sample(values, "step_", "canary"),
+        step_control=_sample(values, "step_", "control"),
+        config_age=values.get(("config_age", "")),
+        **shadow,
+    )
+
+
+def _sample(values: Mapping[tuple[str, str], float], prefix: str, arm: str) -> Sample:
+    return Sample(**{name: values.get((prefix + name, arm)) for name in SAMPLE_NAMES})
+
+
+def _labelled(query: str, name: str) -> str:
+    return f'label_replace({query}, "{FIGURE_LABEL}", "{name}", "", "")'

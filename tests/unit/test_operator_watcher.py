@@ -1,0 +1,167 @@
+"""Watches and lists keep the store up with the cluster, and announce what has to be looked at."""
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sternpost_fakes.clock import FakeClock
+from sternpost_fakes.kube_api import FakeApi
+from sternpost_fakes.policies import SMALLEST, SMALLEST_POOL, SWITCH, changed
+from sternpost_operator.kube import ApiUnavailable, NotFound
+from sternpost_operator.metrics import OperatorMetrics
+from sternpost_operator.resources import (
+    BUDGETS,
+    BUDGETS_BEFORE_1_21,
+    MANAGED_BY,
+    MANAGED_LABEL,
+    PODS,
+    POLICIES,
+    POOL_LABEL,
+    POOLS,
+    STATEFUL_SETS,
+    SWITCHES,
+    Key,
+    Object,
+    Resource,
+)
+from sternpost_operator.store import Store
+from sternpost_operator.watcher import GONE, Watcher, find_budgets
+from sternpost_operator.work_queue import WorkQueue
+
+LABELS = {POOL_LABEL: "small", MANAGED_LABEL: MANAGED_BY}
+POD = {"metadata": {"name": "small-0", "namespace": "agents", "labels": LABELS}}
+POLICY = changed(SMALLEST, "metadata", {"name": "a", "namespace": "agents"})
+
+
+class Scene:
+    """A watcher over a server in memory."""
+
+    def __init__(self) -> None:
+        self.api, self.store, self.clock = FakeApi(), Store(), FakeClock()
+        self.queue = WorkQueue(self.clock)
+        metrics = OperatorMetrics(CollectorRegistry())
+        self.watcher = Watcher(self.api, self.store, self.queue, self.clock, metrics, BUDGETS)
+
+    def announced(self) -> set[str]:
+        """Return the keys whose time has come, as people read them."""
+        self.clock.advance(1)
+        found = set()
+        while (key := self.queue.take()) is not None:
+            self.queue.done(key)
+            found.add(str(key))
+        return found
+
+
+def test_event_is_taken_over_and_announced() -> None:
+    """The object is in the store when it is looked at."""
+    scene = Scene()
+    scene.watcher.saw(POOLS, None, scene.api.add(POOLS, SMALLEST_POOL))
+
+    assert {"EnginePool agents/small"} == scene.announced()
+    assert scene.store.get(Key("EnginePool", "agents", "small")) is not None
+
+
+DEPENDENTS: dict[str, tuple[Resource, dict[str, Any], set[str]]] = {
+    "pod": (PODS, POD, {"EnginePool agents/small"}),
+    "stateful-set": (STATEFUL_SETS, POD, {"EnginePool agents/small"}),
+    "strangers-pod": (PODS, {"metadata": {"name": "x", "namespace": "agents"}}, set()),
+    "pool": (
+        POOLS,
+        changed(SMALLEST_POOL, "metadata.name", "qwen"),
+        {"EnginePool agents/qwen", "CachePolicy agents/a"},
+    ),
+    "switch": (SWITCHES, SWITCH, {"CacheKillSwitch everything", "CachePolicy agents/a"}),
+}
+
+
+@pytest.mark.parametrize(("resource", "value", "expected"), DEPENDENTS.values(), ids=DEPENDENTS.keys())
+@pytest.mark.parametrize("event", ["MODIFIED", GONE])
+def test_what_depends_on_it_is_announced(
+    resource: Resource, value: dict[str, Any], expected: set[str], event: str
+) -> None:
+    """A pod's change concerns its pool, a pool's its policies, a switch's all policies."""
+    scene = Scene()
+    scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, POLICY))
+    scene.announced()
+    scene.watcher.saw(resource, event, scene.api.add(resource, value))
+
+    assert expected == scene.announced()
+
+
+def test_status_of_a_policy_concerns_nobody_else() -> None:
+    """Another edition concerns all policies, since one may have stood in another's way."""
+    scene = Scene()
+    first = scene.api.add(POLICIES, POLICY)
+    scene.watcher.saw(POLICIES, None, first)
+    scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, changed(POLICY, "metadata.name", "b")))
+    scene.announced()
+    other = {**first, "metadata": {**first["metadata"], "resourceVersion": "50"}}
+    scene.watcher.saw(POLICIES, "MODIFIED", other)
+    assert {"CachePolicy agents/a"} == scene.announced()
+
+    scene.watcher.saw(POLICIES, GONE, other)
+    assert {"CachePolicy agents/a", "CachePolicy agents/b"} == scene.announced()
+
+
+def test_older_version_does_not_replace_a_newer_one() -> None:
+    """A watch that lags behind the operator's own writes changes nothing."""
+    scene = Scene()
+    newer = {
+        "metadata": {"name": "a", "namespace": "agents", "uid": "u", "resourceVersion": "10"},
+        "status": {"x": 1},
+    }
+    older = {"metadata": {**newer["metadata"], "resourceVersion": "9"}}  # type: ignore[dict-item]
+    scene.store.put(newer, "CachePolicy")
+    scene.watcher.saw(POLICIES, "MODIFIED", older)
+    again = {"metadata": {**newer["metadata"], "uid": "v", "resourceVersion": "9"}}  # type: ignore[dict-item]
+
+    assert newer == scene.store.get(Key("CachePolicy", "agents", "a"))
+    scene.watcher.saw(POLICIES, "ADDED", again)
+    assert again == scene.store.get(Key("CachePolicy", "agents", "a"))
+
+
+async def test_list_finds_what_a_watch_has_missed() -> None:
+    """An object that went without an event is dropped, and its pool is looked at."""
+    scene = Scene()
+    scene.watcher.saw(PODS, None, scene.api.add(PODS, POD))
+    scene.announced()
+    scene.api.objects.clear()
+    await scene.watcher.list_everything()
+
+    assert ({"EnginePool agents/small"}, 0) == (scene.announced(), len(scene.store))
+
+
+async def test_list_without_news_announces_nothing() -> None:
+    """Once a minute everything is listed; that alone is no reason to look."""
+    scene = Scene()
+    scene.api.add(POLICIES, POLICY)
+    scene.api.add(PODS, POD)
+    await scene.watcher.list_everything()
+    scene.announced()
+    await scene.watcher.list_everything()
+
+    assert set() == scene.announced()
+
+
+async def test_failed_list_drops_nothing() -> None:
+    """An error is never taken for an empty cluster."""
+    scene = Scene()
+    scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, POLICY))
+    scene.api.is_down = True
+    with pytest.raises(ApiUnavailable):
+        await scene.watcher.list_everything()
+
+    assert 1 == len(scene.store)
+
+
+async def test_budgets_are_the_servers_version() -> None:
+    """A server that has no policy/v1 has the beta."""
+
+    class Old(FakeApi):
+        async def list_all(
+            self, resource: Resource, *, labels: str = "", namespace: str = ""
+        ) -> list[Object]:
+            raise NotFound("list poddisruptionbudgets.policy")
+
+    assert (BUDGETS, BUDGETS_BEFORE_1_21) == (await find_budgets(FakeApi()), await find_budgets(Old()))
