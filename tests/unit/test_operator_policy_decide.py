@@ -234,7 +234,7 @@ def test_any_status_can_be_read(status: dict[str, Any]) -> None:
 
 def test_only_the_last_decisions_are_kept() -> None:
     """The status stays within its bound, whatever has happened."""
-    full = Figures(**dict.fromkeys(("canary", "control", "step_canary", "step_control"), SAMPLE))
+    full = Figures(canary=SAMPLE, control=SAMPLE, step_canary=SAMPLE, step_control=SAMPLE)
     decisions = [Decision(NOW, Action.PROMOTE, 5, "x" * 500, full) for _ in range(30)]
     kept = append_decisions([], decisions)
 
