@@ -58,7 +58,7 @@ class Laboratory:
         answer = self._answer(cache, front)
         seen = {}
         for arm in arms:
-            logits, computed = self._compute(arm, cache, front, middle, answer)
+            logits, computed = self.compute(arm, cache, middle, answer.tokens[:-1])
             seen[arm] = _compare(answer, logits, computed, self._behind_prefix(front))
         return seen
 
@@ -73,29 +73,16 @@ class Laboratory:
             anchor=self.anchor if arm.anchored else None,
         )
 
-    def _answer(self, cache: SlotCache, front: tuple[int, ...]) -> Answer:
-        """Compute the prompt, and then the likeliest tokens one by one."""
-        logits = [prefill(self.exact, cache, front, self.frame.tail)[0]]
-        tokens: list[int] = []
-        slot = len(front) + len(self.frame.tail)
-        while True:
-            tokens.append(int(logits[-1].argmax()))
-            if len(tokens) == self.answer_tokens or tokens[-1] in self.stop_tokens:
-                break
-            rows = Rows((tokens[-1],), (slot,), (slot,))
-            logits.append(self.exact.forward(cache, rows, [0])[0])
-            slot += 1
-        return Answer(tuple(tokens), _logs(torch.stack(logits)))
-
-    def _compute(
-        self, arm: Arm, cache: SlotCache, front: tuple[int, ...], middle: Sequence[int], answer: Answer
+    def compute(
+        self, arm: Arm, cache: SlotCache, middle: Sequence[int], given: tuple[int, ...]
     ) -> tuple[torch.Tensor, int]:
         """
-        Return an arm's logits for the exact answer, and how many tokens it computes behind the prefix.
+        Return an arm's logits where the tokens `given` follow the tail, and how many tokens it computes.
 
-        The front's KV is the exact one, since nothing of it depends on the tail: it is read from the cache.
+        Those in front of the prefix's end and behind the tail do not count. `cache` must hold the front's
+        exact KV: nothing of it depends on the tail, so every arm reads it from there.
         """
-        given = answer.tokens[:-1]
+        front = self.frame.front(middle)
         if arm == FLOOR:
             rough = self.rough.new_cache(len(front) + len(self.frame.tail) + len(given))
             return prefill(self.rough, rough, front, self.frame.tail, answer=given), self._behind_prefix(
@@ -116,6 +103,20 @@ class Laboratory:
         computed = len(front) - self.frame.insert + request.computed_tail_tokens
         request = replace(request, held=len(front), answer=given)
         return splice(self.exact, cache, self.tails[arm.source], request), computed
+
+    def _answer(self, cache: SlotCache, front: tuple[int, ...]) -> Answer:
+        """Compute the prompt, and then the likeliest tokens one by one."""
+        logits = [prefill(self.exact, cache, front, self.frame.tail)[0]]
+        tokens: list[int] = []
+        slot = len(front) + len(self.frame.tail)
+        while True:
+            tokens.append(int(logits[-1].argmax()))
+            if len(tokens) == self.answer_tokens or tokens[-1] in self.stop_tokens:
+                break
+            rows = Rows((tokens[-1],), (slot,), (slot,))
+            logits.append(self.exact.forward(cache, rows, [0])[0])
+            slot += 1
+        return Answer(tuple(tokens), _logs(torch.stack(logits)))
 
     def _runs(self, arm: Arm, middle: Sequence[int]) -> tuple[Run, ...]:
         length = len(self.frame.tail)

@@ -13,6 +13,7 @@ from sternpost_core.errors import Fault, OperatingError, SettingsError
 from sternpost_engine.calibrate.frame import Frame, make_frame
 from sternpost_engine.calibrate.middles import Middles, read_text
 from sternpost_engine.calibrate.settings import Settings
+from sternpost_engine.calibration import Texts
 from sternpost_engine.encoding import TokenizerEncoder
 from sternpost_engine.marking import Marker
 from sternpost_engine.matching import common_words
@@ -31,7 +32,7 @@ class Material:
     """
 
     frame: Frame
-    texts: CalibrationTexts
+    texts: Texts
     marker: Marker
     test: tuple[tuple[int, ...], ...]
 
@@ -70,7 +71,7 @@ def read_material(settings: Settings, tokenizer: Any, middles: Middles) -> Mater
     texts = CalibrationTexts(middles.calibration, encoder)
     held_out = [CalibrationTexts([text], encoder) for text in middles.test]
     test = tuple(tuple(one.middle("", 0, settings.middle_tokens_max)) for one in held_out)
-    return Material(frame, texts, _marker(encoder, texts, frame.tail), test)
+    return Material(frame, texts, make_marker(encoder, texts, frame.tail), test)
 
 
 def check_lengths(settings: Settings, material: Material, positions: int) -> None:
@@ -90,7 +91,8 @@ def check_lengths(settings: Settings, material: Material, positions: int) -> Non
         raise SettingsError("calibrate", [Fault("--anchor", str(settings.anchor), allowed)])
 
 
-def _marker(encoder: TokenizerEncoder, texts: CalibrationTexts, tail: Sequence[int]) -> Marker:
+def make_marker(encoder: TokenizerEncoder, texts: CalibrationTexts, tail: Sequence[int]) -> Marker:
+    """Return what knows the tail's words, as entry 0; those that most texts have point at nothing."""
     vocabulary = Vocabulary(encoder.token_text)
 
     def words(tokens: Sequence[int]) -> list[str]:

@@ -43,6 +43,9 @@ class ProgressBars:
 
     def begin(self, title: str, steps: int) -> None:
         """Begin a bar of so many steps."""
+        for task in self._bars.task_ids:
+            # A part that ended early would count on beside the ones that follow.
+            self._bars.stop_task(task)
         self._task = self._bars.add_task(title, total=steps)
 
     def step(self) -> None:

@@ -47,7 +47,7 @@ def make_table(outcome: Outcome) -> Table:
     """Return one row per arm; those within the limits are green, the advised one is bold."""
     table = Table(title=_title(outcome), caption=_caption(), title_justify="left", caption_justify="left")
     for place, column in enumerate(COLUMNS):
-        table.add_column(column, justify="right" if place else "left")
+        table.add_column(column, justify="right" if place else "left", no_wrap=not place)
     for before, figures in zip((None, *outcome.figures), outcome.figures, strict=False):
         if before is not None and (before.arm.source, before.arm.anchored) != (
             figures.arm.source,
