@@ -71,6 +71,10 @@ bench: $(STAMP) ## Run every benchmark but the GPU's; make bench-NAME runs one
 	  name=$$(basename "$$file" .py); [ "$$name" != gpu ] || continue; \
 	  echo "== $$name"; $(BIN)/python -m "bench.$$name"; done
 
+bench-kill: $(STAMP) ## Time the kill switch by each of its ways, on a real API server
+	@tests/support/apiserver/build.sh >/dev/null
+	@PYTHONPATH=tests/support $(BIN)/python -m bench.kill $(ARGS)
+
 bench-gpu: $(STAMP) ## Time the reference engine at the shapes of an 8B model; needs a GPU
 	@$(BIN)/python -m bench.gpu $(ARGS)
 
