@@ -99,6 +99,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         timeouts=replace(
             DEFAULT_TIMEOUTS,
             first_byte_seconds=arguments.first_byte_seconds,
+            headers_seconds=arguments.headers_seconds,
             idle_seconds=arguments.idle_seconds,
             drain_delay_seconds=arguments.drain_delay_seconds,
             drain_seconds=arguments.drain_seconds,
@@ -253,6 +254,13 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             seconds,
             timeouts.first_byte_seconds,
             "longest wait for an answer to begin",
+        ),
+        NumberFlag(
+            "--headers-seconds",
+            "SECONDS",
+            seconds,
+            timeouts.headers_seconds,
+            "longest wait for a request's headers",
         ),
         NumberFlag(
             "--idle-seconds", "SECONDS", seconds, timeouts.idle_seconds, "longest silence within an answer"

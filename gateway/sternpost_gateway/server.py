@@ -30,6 +30,7 @@ from sternpost_core.errors import OperatingError
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
+from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.settings import Settings, Timeouts
 from sternpost_gateway.upstream import PooledUpstream
 
@@ -124,7 +125,7 @@ def server_config(app: ASGIApp, timeouts: Timeouts) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
-        http="httptools",
+        http=protocol_with(timeouts.headers_seconds),
         ws="none",
         lifespan="on",
         log_config=None,

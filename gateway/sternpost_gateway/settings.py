@@ -40,6 +40,9 @@ class Timeouts:
     write_stall_seconds: float = 30.0
     """Until a client that does not read is given up; its slot is worth more to others."""
 
+    headers_seconds: float = 10.0
+    """For the headers of a request, and for the first byte on a new connection."""
+
     body_grace_seconds: float = 10.0
     """For which a request's body may arrive at any rate; afterwards `body_rate_bytes` applies."""
 

@@ -1,0 +1,86 @@
+"""
+The HTTP/1.1 side of a client's connection: uvicorn's, with a limit on how long headers may take.
+
+A client that sends its headers a byte at a time would hold a connection for as long as it likes. And what is
+no HTTP at all is answered in OpenAI's shape, like every other error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from sternpost_gateway.errors import Answer, BadRequest, TooSlow, answer_of
+
+REASONS: Final = {400: "Bad Request", 408: "Request Timeout"}
+"""The words that go with the statuses of this module."""
+
+
+def protocol_with(headers_seconds: float) -> Any:
+    """Return what makes a protocol whose clients have so many seconds for the headers of each request."""
+    return partial(GatewayProtocol, headers_seconds=headers_seconds)
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(self, *args: Any, headers_seconds: float, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._headers_seconds = headers_seconds
+        self._headers_timer: asyncio.TimerHandle | None = None
+        self._has_begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to count: a connection without a request is not kept, either."""
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop counting."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Begin to count for this request, unless the connection itself is new."""
+        super().on_message_begin()
+        self._has_begun = True
+        self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        """Stop counting: from here on the body's own limits hold."""
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be read, and close."""
+        self._stop_timer()
+        self._end_with(answer_of(BadRequest("the request is not valid HTTP/1.1")))
+
+    def _start_timer(self) -> None:
+        if self._headers_timer is None:
+            self._headers_timer = self.loop.call_later(self._headers_seconds, self._on_slow)
+
+    def _stop_timer(self) -> None:
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _on_slow(self) -> None:
+        self._headers_timer = None
+        # uvicorn's types leave out that there is no cycle before the first request.
+        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
+            # A pipelined request behind one that is still being answered: that answer comes first.
+            self._start_timer()
+        elif self._has_begun:
+            self._end_with(answer_of(TooSlow("the headers arrive too slowly")))
+        else:
+            self.transport.close()
+
+    def _end_with(self, answer: Answer) -> None:
+        head = [f"HTTP/1.1 {answer.status} {REASONS[answer.status]}".encode()]
+        head += [name + b": " + value for name, value in answer.headers]
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + answer.body)
+        self.transport.close()
