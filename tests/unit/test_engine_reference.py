@@ -256,6 +256,9 @@ def test_runs_without_a_last_token_are_refused(head: int, last: int) -> None:
         pytest.param({"is_encoder_decoder": True}, "an encoder and a decoder", id="encoder-decoder"),
         pytest.param({"kv_lora_rank": 64}, "multi-head latent attention", id="latent"),
         pytest.param({"layer_types": ["mamba"]}, "other kinds than attention", id="recurrent"),
+        pytest.param(
+            {"_attn_implementation": "flex_attention"}, "attention 'flex_attention'", id="attention"
+        ),
         pytest.param({"rope_parameters": None}, "one set of rotary positions", id="no-rope"),
         pytest.param({"rope_parameters": {"full_attention": {}}}, "one set of rotary", id="two-ropes"),
         pytest.param({"rope_parameters": {"rope_type": "dynamic"}}, "rope_type 'dynamic'", id="dynamic"),

@@ -88,7 +88,7 @@ class SlotCache(Cache):
         self, shapes: Sequence[LayerShape], capacity: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self._placement = Placement(torch.zeros(0, dtype=torch.long, device=device), 0)
-        self.device = device
+        self.dtype, self.device = dtype, device
         super().__init__(
             layers=[
                 SlotLayer(
@@ -106,11 +106,18 @@ class SlotCache(Cache):
         self._placement.visible = rows.slots[-1] + 1
 
     def mask(self, rows: Rows) -> torch.Tensor | None:
-        """Return which slots each row sees, [1, 1, rows, slots]; None for ordinary causal attention."""
+        """
+        Return what is added to each row's scores, [1, 1, rows, slots]; None for ordinary causal attention.
+
+        Nothing for a slot that the row sees, the dtype's lowest number for one that it does not: the form
+        that every attention implementation of transformers with masks takes.
+        """
         if rows.plain:
             return None
-        seen = torch.arange(self._placement.visible, device=self.device)
-        return (seen <= self._placement.slots.unsqueeze(1)).view(1, 1, len(rows), -1)
+        slots = torch.arange(self._placement.visible, device=self.device)
+        hidden = slots > self._placement.slots.unsqueeze(1)
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min).view(1, 1, len(rows), -1)
 
     def write(self, layer: int, slot: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write rotated keys and values, both [tokens, kv_heads, dim], to the slots from `slot` on."""

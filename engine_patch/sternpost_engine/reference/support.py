@@ -12,6 +12,9 @@ ROPE_TYPES: Final = ("default", "linear", "llama3", "yarn")
 LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 """A sliding window bounds the positions; inside of it, it attends to everything."""
 
+ATTENTION: Final = ("sdpa", "eager")
+"""Implementations of attention that take a mask of any form."""
+
 POSITIONS_MAX: Final = 65_536
 """Angles are held for so many positions at most, however many the model knows."""
 
@@ -35,6 +38,11 @@ def check_config(config: Any) -> None:
     for reason, refused in reasons:
         if refused:
             raise UnsupportedModelError(f"the model has {reason}, which the reference engine cannot splice")
+    attention = getattr(config, "_attn_implementation", ATTENTION[0])
+    if attention not in ATTENTION:
+        raise UnsupportedModelError(
+            f"attention {attention!r} is not supported; supported: {', '.join(ATTENTION)}"
+        )
     _check_rope(getattr(config, "rope_parameters", None))
 
 

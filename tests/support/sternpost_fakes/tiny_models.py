@@ -46,6 +46,7 @@ FAMILIES: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "partial-quarter": ("GPTNeoX", {}),
     "neighbours": ("Cohere", {"num_key_value_heads": 2}),
     "partial-neighbours": ("Glm", {"num_key_value_heads": 2, "head_dim": 16}),
+    "eager-attention": ("Llama", {"num_key_value_heads": 2, "attn_implementation": "eager"}),
     "window": ("Mistral", {"num_key_value_heads": 2, "sliding_window": 256}),
 }
 """By name: the class's first part in transformers, and what differs from the common shape."""
