@@ -5,7 +5,9 @@ The weights are random, for only their shapes count here; nothing is fetched, an
 sides run the same network on the same device in turns: full prefill of middle and tail, and the splice,
 which copies the tail (a mix of two means, keys rotated) and computes the middle, some matched tokens and
 the last ones.
-Takes under four minutes on a data-centre GPU. `--device cpu --small` tries the script itself anywhere.
+
+Takes under four minutes on a data-centre GPU. `--device cpu --small` tries the script itself anywhere. Needs
+torch and transformers alone: `PYTHONPATH=core:engine_patch:. python -m bench.gpu` without `make`, too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from bench.demo.machine import describe_machine
 from bench.demo.stats import Estimate, estimate, estimate_paired, percentile, percentile_ratio
-from bench.demo.workload import arm_order
 from sternpost_core.clock import Clock, SystemClock
 from sternpost_engine.calibrate.timing import Stopwatch
 from sternpost_engine.calibration import Mix
@@ -227,7 +228,8 @@ def time_case(model: ReferenceModel, case: Case, repeats: int, stopwatch: Stopwa
     times = Times([], [], [], [])
     for place in range(-WARM_UPS, repeats):
         seconds = [0.0, 0.0]
-        for side in arm_order(place):
+        # In turns, so that what drifts, such as the device's clock, meets both sides alike.
+        for side in (0, 1) if place % 2 == 0 else (1, 0):
             seconds[side] = stopwatch.seconds(sides[side])
         copy = stopwatch.seconds(lambda: place_tail(model, cache, case.tail, case.request))
         rotation = stopwatch.seconds(lambda: rotate_tail(model, case))

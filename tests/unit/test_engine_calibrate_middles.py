@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sternpost_core.errors import SettingsError
-from sternpost_engine.calibrate.frame import Frame, make_frame
+from sternpost_engine.calibrate.frame import Frame, closing_tokens, make_frame
 from sternpost_engine.calibrate.middles import hold_out, read_middles, read_text
 from sternpost_engine.texts import Text
 from sternpost_fakes.tiny_folder import STRICT_TEMPLATE, byte_tokenizer
@@ -146,6 +146,23 @@ def test_tail_begins_at_its_message() -> None:
 
     assert f"<|im_start|>system\n{TAIL}<|im_end|>\n<|im_start|>assistant\n" == tokenizer.decode(frame.tail)
     assert "<|im_start|>user\n" == tokenizer.decode(frame.scaffold[: frame.insert])
+
+
+@pytest.mark.parametrize(
+    ("tail", "expected"),
+    [
+        pytest.param(f"{TAIL}\n\nNow.", "\n\nNow.<|im_end|>\n<|im_start|>assistant\n", id="last-paragraph"),
+        pytest.param(TAIL, f"<|im_start|>system\n{TAIL}<|im_end|>\n<|im_start|>assistant\n", id="all-of-it"),
+    ],
+)
+def test_closing_is_the_last_paragraph(tail: str, expected: str) -> None:
+    """With the line before it, and what the template puts behind it."""
+    tokenizer = byte_tokenizer()
+    frame = make_frame(tokenizer, tail)
+
+    count = closing_tokens(tokenizer, tail, frame)
+
+    assert expected == tokenizer.decode(frame.tail[len(frame.tail) - count :])
 
 
 def test_middle_goes_into_the_scaffold() -> None:

@@ -284,6 +284,7 @@ def test_report_has_a_row_per_arm(outcome: Outcome) -> None:
         pytest.param({"generic": True}, "the generic set, a start", id="generic"),
         pytest.param({}, f"under {BUCKETS[0]} tokens are not reused", id="short-tail"),
         pytest.param({}, "Anchored rows are a warning", id="anchored"),
+        pytest.param({"closing": 33}, "takes 33 tokens: --last should cover it", id="long-closing"),
         pytest.param({"advice": None}, "No settings to advise", id="no-advice"),
     ],
 )

@@ -61,6 +61,20 @@ def make_frame(tokenizer: Any, tail: str, *, prefix: str = "", role: str = "syst
     return Frame(tuple(scaffold), min(_common(first, second), len(scaffold)), tuple(tokens))
 
 
+def closing_tokens(tokenizer: Any, tail: str, frame: Frame, *, prefix: str = "", role: str = "system") -> int:
+    """
+    Return how many of the tail's last tokens its last paragraph takes, with what the template puts behind it.
+
+    Answers hang on a closing instruction, so that these are best computed afresh. A tail of one paragraph is
+    all closing.
+    """
+    before, blank_line, _ = tail.rpartition("\n\n")
+    if not blank_line:
+        return len(frame.tail)
+    shorter = make_frame(tokenizer, before, prefix=prefix, role=role)
+    return len(frame.tail) - _common(frame.tail, shorter.tail)
+
+
 class _Renderer:
     """Renders conversations of a fixed prefix, a user's text and a fixed tail."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from sternpost_core.errors import Fault, OperatingError, SettingsError
-from sternpost_engine.calibrate.frame import Frame, make_frame
+from sternpost_engine.calibrate.frame import Frame, closing_tokens, make_frame
 from sternpost_engine.calibrate.middles import Middles, read_text
 from sternpost_engine.calibrate.settings import Settings
 from sternpost_engine.calibration import Texts
@@ -28,17 +28,18 @@ class Material:
     """
     The frame, the texts to calibrate over, the tail's words, and the middles to test on.
 
-    `longest` is the length of the longest front, prefix and middle, among the middles to test on.
+    `closing` is how many of the tail's last tokens its last paragraph takes.
     """
 
     frame: Frame
     texts: Texts
     marker: Marker
     test: tuple[tuple[int, ...], ...]
+    closing: int = 0
 
     @property
     def longest(self) -> int:
-        """The tokens in front of the tail, at most."""
+        """The length of the longest front, prefix and middle, among the middles to test on."""
         return max(len(self.frame.front(middle)) for middle in self.test)
 
 
@@ -71,7 +72,8 @@ def read_material(settings: Settings, tokenizer: Any, middles: Middles) -> Mater
     texts = CalibrationTexts(middles.calibration, encoder)
     held_out = [CalibrationTexts([text], encoder) for text in middles.test]
     test = tuple(tuple(one.middle("", 0, settings.middle_tokens_max)) for one in held_out)
-    return Material(frame, texts, make_marker(encoder, texts, frame.tail), test)
+    closing = closing_tokens(tokenizer, tail, frame, prefix=prefix, role=settings.tail_role)
+    return Material(frame, texts, make_marker(encoder, texts, frame.tail), test, closing)
 
 
 def check_lengths(settings: Settings, material: Material, positions: int) -> None:

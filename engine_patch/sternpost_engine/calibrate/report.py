@@ -89,6 +89,10 @@ def remarks(outcome: Outcome) -> Iterator[Line]:
             "Middles are the generic set, a start; --middles with texts of your own calibrates better.",
             "yellow",
         )
+    if max(figures.arm.last for figures in outcome.figures) < outcome.closing:
+        yield Line(
+            f"The tail's last paragraph takes {outcome.closing} tokens: --last should cover it.", "yellow"
+        )
     if len(outcome.frame.tail) < BUCKETS[0]:
         yield Line(f"Tails of under {BUCKETS[0]} tokens are not reused: there is little to save.", "yellow")
     if any(figures.arm.anchored for figures in outcome.figures):

@@ -43,6 +43,7 @@ class Outcome:
 
     `samples` says how many middles are in each mean, by its length. `wanted` is how many middles were to be
     tested, and the figures say how many were. `generic` says that the product's own middles were used.
+    `closing` is how many of the tail's last tokens its last paragraph takes.
     """
 
     figures: tuple[Figures, ...]
@@ -51,6 +52,7 @@ class Outcome:
     samples: Mapping[int, int]
     wanted: int
     generic: bool
+    closing: int
     seconds: float
 
 
@@ -102,6 +104,7 @@ def run_trial(settings: Settings, clock: Clock, progress: Progress) -> Outcome:
         samples=sources.samples,
         wanted=len(material.test),
         generic=middles.generic,
+        closing=material.closing,
         seconds=budget.elapsed,
     )
 
