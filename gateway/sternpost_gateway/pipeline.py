@@ -157,15 +157,10 @@ class Pipeline:
 
     def _decide(self, received: Received) -> Planned:
         """Run the deciding stages; a failure in them that is ours passes the request through plainly."""
-        parts, prompts = self._parts, self._parts.prompts
+        parts = self._parts
         try:
             identified = identify(received, parts.policies(), parts.kills())
-            template = prompts.chat_templates.of(identified.model)
-            canonicalized = canonicalize(
-                identified, prompts.pins, prompts.lines, takes_later_system=template.takes_later_system
-            )
-            self._findings.tell(canonicalized)
-            return plan(segment(canonicalized, prompts.learning.tail), parts.secret, prompts.versions)
+            return decide(identified, parts.prompts, self._findings, parts.secret)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()
@@ -369,6 +364,16 @@ def wants_stream(planned: Planned) -> bool:
     """Say whether a request asks for a stream, whose first byte comes with the first token."""
     document = planned.segmented.canonicalized.document
     return document is not None and raw_member(document, "stream") == b"true"
+
+
+def decide(identified: Identified, prompts: Prompts, findings: Findings, secret: bytes) -> Planned:
+    """Run the stages from the canonical form to the plan."""
+    template = prompts.chat_templates.of(identified.model)
+    canonicalized = canonicalize(
+        identified, prompts.pins, prompts.lines, takes_later_system=template.takes_later_system
+    )
+    findings.tell(canonicalized)
+    return plan(segment(canonicalized, prompts.learning.tail), secret, prompts.versions)
 
 
 def plain(received: Received) -> Planned:
