@@ -23,7 +23,7 @@ def test_bodies_have_their_size_and_never_repeat(workload: Workload) -> None:
 
 
 def test_every_figure_is_measured() -> None:
-    """Baseline and candidate are measured on the same bodies, after the tools have come once in each order."""
+    """Baseline and candidate get the same bodies, after the tools have come once in each order."""
     rows = measure(Workload("small", 40_000, 1_000), seconds=0.0)
 
     assert ["median_ms", "p99_ms", "baseline_median_ms", "observe_median_ms", "body_bytes"] == [
