@@ -150,7 +150,7 @@ async def running(command: Sequence[str], logs: Path, progress: Progress) -> Asy
             limit=LINE_BYTES_MAX,
             # A Ctrl-C reaches this program alone, which then ends the other one, in order.
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         stack = Stack(process, log, progress)
         try:
@@ -201,8 +201,9 @@ def _socket() -> Iterator[socket.socket]:
         yield listener
 
 
-def _end_with_parent() -> None:
-    # Even a SIGKILL of this program then ends `sternpost up`, and with it whatever it started.
+def end_with_parent() -> None:
+    """Let a child end with this program, however that ends; for `preexec_fn`."""
+    # Even a SIGKILL of this program then ends the child, and with it whatever it started.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == 1:

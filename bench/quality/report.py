@@ -1,0 +1,92 @@
+"""The figures as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from bench.demo.machine import Machine
+from bench.demo.report import table
+from bench.quality.arms import ARMS, EXACT, FLOOR
+from bench.quality.summary import ALL, LAST_TEXT, Figures, bounds_of
+
+
+def report(figures: Sequence[Figures], machine: Machine, date: datetime, settings: str) -> str:
+    """Return the whole report."""
+    versions = ", ".join(f"{name} {number}" for name, number in machine.versions.items())
+    paragraphs = [
+        "# Quality of reused tails: the figures",
+        "Written by `make bench-quality`; [what they mean](../quality.md) is written by hand.",
+        f"{date:%d %B %Y}, commit {machine.commit}, on {machine}. Python {machine.python}, {versions}.",
+        settings,
+        "## Accuracy",
+        "Share of right answers; against exact prefill, answers lost/won.",
+        _by_task(figures, _accuracy),
+        "## Divergence from exact prefill",
+        "KL per token of the exact answer, as a multiple of bfloat16's own; in brackets the 95% bootstrap "
+        "interval. The bfloat16 row is in thousandths of a nat.",
+        _by_task(figures, _divergence),
+        "## Top-1 agreement with exact prefill",
+        _by_task(figures, lambda figure: f"{figure.top1.value:.3f}"),
+        "## All tasks together",
+        _together(figures),
+        "## Bounds",
+        f"The share of the tail that is computed afresh counts as kept where it is no more than the "
+        f"{LAST_TEXT} tokens, for these tails are short.",
+        bounds_table(figures),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def bounds_table(figures: Sequence[Figures]) -> str:
+    """Return each reusing arm's bounds, as how many tasks keep them, and by name those that do not."""
+    arms = [arm for arm in ARMS if arm not in (EXACT, FLOOR)]
+    metrics = [verdict.bound for verdict in bounds_of(figures[0])]
+    rows = [("arm", *(f"{bound.metric} {bound}" for bound in metrics))]
+    for arm in arms:
+        of_arm = [figure for figure in figures if figure.arm is arm and figure.task != ALL]
+        cells = []
+        for place in range(len(metrics)):
+            missed = [figure.task for figure in of_arm if not bounds_of(figure)[place].holds]
+            cells.append("kept by all" if not missed else f"missed by {', '.join(missed)}")
+        rows.append((arm.name, *cells))
+    return table(rows)
+
+
+def _by_task(figures: Sequence[Figures], show: Callable[[Figures], str]) -> str:
+    tasks = list(dict.fromkeys(figure.task for figure in figures))
+    cells = {(figure.arm.name, figure.task): show(figure) for figure in figures}
+    return table([("arm", *tasks), *((arm.name, *(cells[arm.name, task] for task in tasks)) for arm in ARMS)])
+
+
+def _accuracy(figure: Figures) -> str:
+    if figure.arm is EXACT:
+        return f"{figure.accuracy.value:.3f}"
+    return f"{figure.accuracy.value:.3f} ({figure.flips.lost}/{figure.flips.won})"
+
+
+def _divergence(figure: Figures) -> str:
+    if figure.arm is EXACT:
+        return "0"
+    if figure.arm is FLOOR:
+        return f"{figure.kl.value * 1000:.2f}"
+    ratio = figure.kl_ratio
+    return f"{ratio.value:.1f} ({ratio.low:.1f} to {ratio.high:.1f})"
+
+
+def _together(figures: Sequence[Figures]) -> str:
+    head = ("arm", "accuracy (Wilson 95%)", "lost/won", "sign test p", "tail computed", "prompt computed")
+    rows = [head]
+    for figure in (figure for figure in figures if figure.task == ALL):
+        accuracy = figure.accuracy
+        rows.append(
+            (
+                figure.arm.name,
+                f"{accuracy.value:.3f} ({accuracy.low:.3f} to {accuracy.high:.3f})",
+                f"{figure.flips.lost}/{figure.flips.won}",
+                f"{figure.flips.p_value:.3f}",
+                f"{figure.recompute_share.value:.3f}",
+                f"{figure.computed_share.value:.3f}",
+            )
+        )
+    return table(rows)
