@@ -106,7 +106,7 @@ def _conclude(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def workloads(records: RecordStore, scenario: Scenario) -> dict[str, list[BatchPair]]:
-    """Return a scenario's batches on both engines: by themselves under its name, those at once under another."""
+    """Return a scenario's batches on both engines: those of several sessions under another name."""
     found: dict[str, list[BatchPair]] = {}
     for batch in scenario.batches:
         name = scenario.name if len(batch.sessions) == 1 else f"{scenario.name}_{AT_ONCE}"

@@ -15,7 +15,7 @@ SCENARIO_LINES = (
     "- `fixed_tail`: 80 tokens of the user's, then 1,200 that are fixed; the founding article's request.",
     "- `tool_turns`: five turns with a tool's call and result each, between a shared prefix and the tail.",
     "- `regenerate`: a request asked a second time.",
-    "- `long_session`: a conversation of five turns between prefix and tail.",
+    "- `long_session`: a conversation of three turns between prefix and tail.",
     "- `no_reuse`: prompts that share nothing, without hints.",
     "- `short_chat`: short prompts whose tail is under the plugin's least length, with hints.",
     "- `past_anchor`: a middle of 1,700 tokens behind a prefix, more than an anchor at 2,048 leaves.",
@@ -36,8 +36,8 @@ def report(
         "# The engine: plain vLLM and vLLM with the plugin",
         "Written by `make bench-engine`.",
         f"{date:%d %B %Y}, commit {machine.commit}, on {machine}. Python {machine.python}, {versions}.",
-        f"{model} in float32. Two engines with one computing thread each, alike but for the plugin, got the same "
-        "scripted requests in ABBA order, never both at once. A name with "
+        f"{model} in float32. Two engines with one computing thread each, alike but for the plugin, got the "
+        "same scripted requests in ABBA order, never both at once. A name with "
         f"`_{AT_ONCE}` is {AT_ONCE} sessions at once, otherwise one at a time; answers have {ANSWER_TOKENS} "
         "tokens. Tails were built by the ordinary build operation, without calibration, which costs nothing "
         "per request; hints are as a gateway sends them, with 32 last tokens computed afresh.",

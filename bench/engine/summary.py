@@ -82,13 +82,13 @@ NOISE: Final = (
 )
 
 FEW_TOKENS: Final = (
-    "An answer of 16 tokens is decoded by both engines alike, and on one core decoding is a large part of the "
-    "whole answer."
+    "An answer of 16 tokens is decoded by both engines alike, and on one core decoding is a large part of "
+    "the whole answer."
 )
 
 WHOLE_BLOCKS: Final = (
-    "A prefix store holds whole blocks of 32 tokens, so up to 32 tokens of every prompt are computed: of these "
-    "prompts that alone is more than the bound allows on average."
+    "A prefix store holds whole blocks of 32 tokens, so up to 32 tokens of every prompt are computed: of "
+    "these prompts that alone is more than the bound allows on average."
 )
 
 CLAIMS: Final = (

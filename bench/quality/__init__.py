@@ -4,7 +4,8 @@
     __main__   the flags; runs or goes on, then writes the results and says which bounds hold
     tasks      prompts with known answers, from data files
     arms       how a prompt's KV comes about: exact, from another middle, from means
-    forcing    a logits processor inside the engine: all arms are given the exact answer, token by token
+    teacher    all arms are given the exact answer, token by token
+    processor  the same as vLLM's logits processor, loaded by the engine alone
     asking     one prompt asked in one arm; what is recorded of it
     passes     the engines, one after another, and what is asked of each
     fidelity   KL and top-1 agreement from log-probabilities; pure

@@ -88,13 +88,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
-    probes = make_probes(
-        [load_task(name) for name in arguments.tasks], arguments.prompts, OWNER_PROMPTS, SEED
-    )
+    tasks = [load_task(name) for name in TASKS]
+    probes = make_probes(tasks, arguments.prompts, OWNER_PROMPTS, SEED)
     folder = arguments.report.absolute()
     fingerprint = fingerprint_of(probes, ARMS, LAST, ANSWER_TOKENS_MAX, LIKELIEST, CONTEXT_TOKENS, SAMPLES)
     return Run(
-        probes=probes,
+        probes=tuple(probe for probe in probes if probe.task.name in arguments.tasks),
         records=RecordStore(folder / "records.jsonl", fingerprint),
         progress=progress,
         folder=folder,

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from bench.common.engine_api import Engine, report_of
 from bench.common.tails import Tail
 from bench.quality.arms import EXACT, LAST, Arm
-from bench.quality.forcing import FORCED
+from bench.quality.teacher import FORCED
 from sternpost_core.errors import OperatingError
 from sternpost_core.hint import Hint, Operation, Reason
 

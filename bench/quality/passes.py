@@ -41,7 +41,7 @@ SAMPLES: Final = 8
 TAIL_TOKENS_MIN: Final = 64
 """The plugin's default, 256, would leave short tails alone; here they are what is measured."""
 
-AT_ONCE: Final = 4
+AT_ONCE: Final = 8
 """Requests in flight."""
 
 CALIBRATION_SECONDS_MAX: Final = 600.0
@@ -131,7 +131,7 @@ async def run_all(run: Run) -> None:
 def engine_settings(serving: Serving, model: Path, owner_texts: Path) -> EngineSettings:
     """Return how an engine is started."""
     arguments = ["--max-model-len", str(CONTEXT_TOKENS), "--max-logprobs", str(LOGPROBS_MAX)]
-    arguments += ["--logits-processors", "bench.quality.forcing:ForcedAnswer"]
+    arguments += ["--logits-processors", "bench.quality.processor:ForcedAnswer"]
     if serving is Serving.BFLOAT16:
         arguments += ["--dtype", "bfloat16"]
         return EngineSettings(name="bfloat16", model=model, plain=True, arguments=tuple(arguments))
