@@ -67,8 +67,9 @@ e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
 
 bench: $(STAMP) ## Run every benchmark but the GPU's; make bench-NAME runs one
 	@$(BIN)/sternpost model fetch
-	@for file in bench/[a-z]*.py; do \
-	  name=$$(basename "$$file" .py); [ "$$name" != gpu ] || continue; \
+	@for file in bench/[a-z]*.py bench/*/__main__.py; do \
+	  name=$${file#bench/}; name=$${name%/__main__.py}; name=$${name%.py}; \
+	  [[ ! "$$name" =~ ^(demo|gpu)$$ ]] || continue; \
 	  echo "== $$name"; $(BIN)/python -m "bench.$$name"; done
 
 bench-kill: $(STAMP) ## Time the kill switch by each of its ways, on a real API server
@@ -80,7 +81,7 @@ bench-gpu: $(STAMP) ## Time the reference engine at the shapes of an 8B model; n
 
 bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
-	@$(BIN)/python -m bench.$*
+	@$(BIN)/python -m bench.$* $(ARGS)
 
 docs: $(STAMP) ## Make the reference of the custom resources from the schemas
 	@$(BIN)/python -m docs.make_crds

@@ -91,7 +91,10 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
     tasks = [load_task(name) for name in TASKS]
     probes = make_probes(tasks, arguments.prompts, OWNER_PROMPTS, SEED)
     folder = arguments.report.absolute()
-    fingerprint = fingerprint_of(probes, ARMS, LAST, ANSWER_TOKENS_MAX, LIKELIEST, CONTEXT_TOKENS, SAMPLES)
+    # Not the number of prompts: fewer are the first of more, so that a run can be made longer.
+    owner = [probe.owner for probe in probes]
+    settings = (ARMS, LAST, ANSWER_TOKENS_MAX, LIKELIEST, CONTEXT_TOKENS, SAMPLES)
+    fingerprint = fingerprint_of(tasks, owner, SEED, settings)
     return Run(
         probes=tuple(probe for probe in probes if probe.task.name in arguments.tasks),
         records=RecordStore(folder / "records.jsonl", fingerprint),

@@ -38,7 +38,7 @@ def test_wilson_intervals_are_the_published_ones(successes: int, count: int, low
     """Four published intervals come out to four digits."""
     share = wilson(successes, count)
 
-    assert (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5)) == (share.low, share.high)
+    assert pytest.approx((low, high), abs=5e-5) == (share.low, share.high)
     assert successes / count == share.value
 
 
