@@ -10,9 +10,10 @@ import signal
 import sys
 from asyncio.subprocess import STDOUT, Process
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import httpx
 
@@ -55,6 +56,13 @@ class EngineSettings:
     kv_cache_gib: int = 1
     plugin: Mapping[str, object] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+
+
+class StartEngine(Protocol):
+    """Starts an engine and ends it; tests pass one that starts no process."""
+
+    def __call__(self, settings: EngineSettings) -> AbstractAsyncContextManager[Engine]:
+        """Return what gives the engine once it is ready, and ends it."""
 
 
 def engine_command(settings: EngineSettings, port: int) -> list[str]:

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench.common.engine_process import running_engine
 from bench.common.results import Row, write_results
 from bench.common.store import OutOfTime, RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
@@ -77,7 +79,7 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
         scenarios=[scenario for scenario in scenarios if scenario.name in arguments.only],
         records=RecordStore(folder / "records.jsonl", fingerprint_of(scenarios, ARGUMENTS)),
         progress=progress,
-        logs=folder / "logs",
+        start=partial(running_engine, logs=folder / "logs", progress=progress),
         model=arguments.model or default_directory(os.environ),
         seconds_max=arguments.seconds,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.common.engine_api import Engine, Messages
-from bench.common.engine_process import EngineSettings, running_engine
+from bench.common.engine_process import EngineSettings, StartEngine
 from bench.common.store import OutOfTime, RecordStore
 from bench.common.tails import Tail, build_tail, measure_tail
 from bench.demo.progress import Progress
@@ -42,12 +42,16 @@ MEMORY: Final = "memory"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is asked, where the records go, and until when; `seconds_max` is from the progress's start."""
+    """
+    What is asked, of which engines, where the records go, and until when.
+
+    `seconds_max` counts from the progress's start.
+    """
 
     scenarios: Sequence[Scenario]
     records: RecordStore
     progress: Progress
-    logs: Path
+    start: StartEngine
     model: Path
     seconds_max: float
 
@@ -76,10 +80,7 @@ async def run_all(run: Run) -> None:
     async with AsyncExitStack() as running:
         engines: dict[str, Engine] = {}
         for name in ENGINES:
-            settings = engine_settings(name, run.model)
-            engines[name] = await running.enter_async_context(
-                running_engine(settings, run.logs, run.progress)
-            )
+            engines[name] = await running.enter_async_context(run.start(engine_settings(name, run.model)))
         for scenario in left:
             await _run_scenario(run, scenario, engines)
         for name, engine in engines.items():

@@ -8,9 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from bench.common.engine_process import running_engine
 from bench.common.results import write_results
 from bench.common.store import OutOfTime, RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
@@ -99,6 +101,7 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
         probes=tuple(probe for probe in probes if probe.task.name in arguments.tasks),
         records=RecordStore(folder / "records.jsonl", fingerprint),
         progress=progress,
+        start=partial(running_engine, logs=folder / "logs", progress=progress),
         folder=folder,
         model=arguments.model or default_directory(os.environ),
         seconds_max=arguments.seconds,

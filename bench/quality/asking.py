@@ -13,10 +13,10 @@ from bench.quality.teacher import FORCED
 from sternpost_core.errors import OperatingError
 from sternpost_core.hint import Hint, Operation, Reason
 
-ANSWER_TOKENS_MAX: Final = 6
+ANSWER_TOKENS_MAX: Final = 4
 """An answer's tokens that are compared; what follows the answer is small talk."""
 
-LIKELIEST: Final = 20
+LIKELIEST: Final = 16
 """Tokens at each position whose log-probabilities are compared, the exact arm's likeliest."""
 
 LOGPROBS_MAX: Final = 512

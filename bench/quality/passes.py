@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.common.engine_api import Engine
-from bench.common.engine_process import EngineSettings, running_engine
+from bench.common.engine_process import EngineSettings, StartEngine
 from bench.common.store import OutOfTime, RecordStore
 from bench.common.tails import Tail, build_tail, measure_tail
 from bench.demo.progress import Progress
@@ -31,6 +31,9 @@ CONTEXT_TOKENS: Final = 1024
 The engines' longest prompt. No prompt here comes near, and the calibration takes no mean over middles of
 3,000 tokens, which would be most of its work and which middles of these lengths never read.
 """
+
+BLOCK_TOKENS: Final = 32
+"""The least that vLLM's CPU build computes well with: most of a prompt is found again when asked twice."""
 
 MEANS: Final = 2
 """Means that fit into the context, per tail: at about 48 and 384 tokens of middle."""
@@ -62,11 +65,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is asked, where the answers go, and until when; `seconds_max` counts from the progress's start."""
+    """
+    What is asked, of which engines, where the answers go, and until when.
+
+    `seconds_max` counts from the progress's start.
+    """
 
     probes: tuple[Probe, ...]
     records: RecordStore
     progress: Progress
+    start: StartEngine
     folder: Path
     model: Path
     seconds_max: float
@@ -124,13 +132,14 @@ async def run_all(run: Run) -> None:
             continue
         run.progress.tell(f"{serving}: {len(missing)} steps to go")
         settings = engine_settings(serving, run.model, write_owner_texts(run.probes, run.folder / "owner"))
-        async with running_engine(settings, run.folder / "logs", run.progress) as engine:
+        async with run.start(settings) as engine:
             await _Pass(run, serving, engine).ask_all()
 
 
 def engine_settings(serving: Serving, model: Path, owner_texts: Path) -> EngineSettings:
     """Return how an engine is started."""
     arguments = ["--max-model-len", str(CONTEXT_TOKENS), "--max-logprobs", str(LOGPROBS_MAX)]
+    arguments += ["--block-size", str(BLOCK_TOKENS)]
     arguments += ["--logits-processors", "bench.quality.processor:ForcedAnswer"]
     if serving is Serving.BFLOAT16:
         arguments += ["--dtype", "bfloat16"]
@@ -177,6 +186,9 @@ class _Pass:
             if arm.correction is not None and arm.correction not in built and self._is_left(arm):
                 await self._build(arm.correction, tails)
                 built.add(arm.correction)
+            # What other arms computed of the same prompts, exactly or not, must not serve this one.
+            if arm.correction is not None:
+                await self._engine.forget_prefixes()
             for probe in self._run.probes:
                 name = probe.task.name
                 await self._ask(

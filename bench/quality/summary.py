@@ -13,6 +13,7 @@ from bench.quality.accuracy import Flips, Share, choose, flips_of, wilson
 from bench.quality.arms import ARMS, EXACT, FLOOR, LAST, Arm
 from bench.quality.asking import Reading
 from bench.quality.fidelity import mean_kl, top1_share
+from sternpost_core.errors import OperatingError
 
 SEED: Final = 8
 """Of the bootstrap, so that the same records always give the same intervals."""
@@ -79,7 +80,12 @@ class Verdict:
 
 
 def summarize(cases: Mapping[str, Sequence[Case]]) -> list[Figures]:
-    """Return the figures of every arm: over all tasks together, then by task."""
+    """
+    Return the figures of every arm: over all tasks together, then by task.
+
+    Raises:
+        OperatingError: the floor does not differ from the exact arm, so that nothing is a multiple of it.
+    """
     together = [case for task in cases.values() for case in task]
     return [
         _figures(task, arm, of_task) for task, of_task in [(ALL, together), *cases.items()] for arm in ARMS
@@ -113,6 +119,8 @@ def _figures(task: str, arm: Arm, cases: Sequence[Case]) -> Figures:
     kl, kl_floor = ([case.kl(one) for case in cases] for one in (arm, FLOOR))
     top1, top1_floor = ([case.top1(one) for case in cases] for one in (arm, FLOOR))
     readings = [case.readings[arm.name] for case in cases]
+    if not any(kl_floor):
+        raise OperatingError(f"{task}: {FLOOR.name} shows no divergence from float32; was it computed in it?")
     return Figures(
         task=task,
         arm=arm,

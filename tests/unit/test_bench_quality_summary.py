@@ -8,6 +8,7 @@ from bench.quality.arms import ARMS, EXACT, FLOOR, REUSING, Arm
 from bench.quality.asking import Reading
 from bench.quality.report import bounds_table, report
 from bench.quality.summary import ALL, Case, Figures, bounds_of, result_rows, summarize
+from sternpost_core.errors import OperatingError
 from sternpost_fakes.bench_machine import MACHINE, NOON
 
 PRIOR = (-2.0, -2.0)
@@ -93,6 +94,14 @@ def test_matched_tokens_count_against_the_recompute_share() -> None:
 
     assert pytest.approx(0.32) == verdict.value
     assert not verdict.holds
+
+
+def test_a_floor_that_does_not_differ_is_an_error() -> None:
+    """Nothing is a multiple of zero; such a floor was not computed in bfloat16."""
+    same = {arm.name: reading(True, 0.5) for arm in ARMS}
+
+    with pytest.raises(OperatingError, match="no divergence"):
+        summarize({"one": [Case(0, PRIOR, same)]})
 
 
 def test_rows_are_named_by_task_and_arm() -> None:
