@@ -83,8 +83,9 @@ bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.$* $(ARGS)
 
-docs: $(STAMP) ## Make the reference of the custom resources from the schemas
+docs: $(STAMP) ## Make the reference of the custom resources from the schemas, and the chart's copy of them
 	@$(BIN)/python -m docs.make_crds
+	@cp crds/*.yaml charts/sternpost/files/crds/
 
 lint-fix: $(STAMP) ## Format, and mend what ruff can mend
 	@$(BIN)/ruff check --fix --quiet . || true

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 import helm_python as helm
 import pytest
 import yaml
+
+from sternpost_gateway import command as gateway
+from sternpost_gateway import command_kill as kill
+from sternpost_operator import command as operator
+from sternpost_operator.permissions import policy_rules
 
 CHART = Path(__file__).parents[2] / "charts" / "sternpost"
 
@@ -55,6 +61,13 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "imagePullSecrets": [{"name": "pull"}],
     },
     "no operator": {"operator": {"enabled": False}},
+    "operator with figures": {
+        "operator": {
+            "prometheusUrl": "http://prometheus:9090",
+            "podAnnotations": {"a": "b"},
+            "nodeSelector": {"a": "b"},
+        }
+    },
     "policies": {
         "networkPolicy": {
             "enabled": True,
@@ -151,6 +164,31 @@ def test_a_gateway_may_only_read() -> None:
     }
 
 
+def test_the_operator_may_do_what_it_needs_and_nothing_else() -> None:
+    """Its role is its own list of permissions."""
+    role = next(
+        item
+        for item in objects({})
+        if item["kind"] == "ClusterRole"
+        and item["metadata"]["labels"]["app.kubernetes.io/component"] == "operator"
+    )
+
+    assert policy_rules() == role["rules"]
+
+
+def test_the_commands_in_the_pods_are_ones_that_exist() -> None:
+    """Each container's arguments are understood by the program that it runs."""
+    parser = argparse.ArgumentParser()
+    subcommands = parser.add_subparsers(dest="command", required=True)
+    gateway.COMMAND.add_arguments(subcommands.add_parser("gateway"))
+    operator.COMMAND.add_arguments(subcommands.add_parser("operator"))
+    kill.COMMAND.add_arguments(subcommands.add_parser("kill"))
+    for values in COMBINATIONS.values():
+        for pod in pods(objects(values)):
+            for container in pod["containers"]:
+                parser.parse_args(container["args"])
+
+
 def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> None:
     """The cluster role shrinks to what is cluster-scoped."""
     roles = {
@@ -202,6 +240,13 @@ def test_values_that_mean_nothing_are_refused_by_name(values: dict[str, Any], sa
     """The error names the key."""
     with pytest.raises(helm.HelmError, match=said):
         objects(values)
+
+
+def test_the_charts_custom_resources_are_the_projects() -> None:
+    """`make docs` copies them. Helm does not apply them: it would never touch them again."""
+    ours = {file.name: file.read_text() for file in (CHART.parents[1] / "crds").glob("*.yaml")}
+
+    assert ours == {file.name: file.read_text() for file in (CHART / "files" / "crds").glob("*.yaml")}
 
 
 def test_every_default_is_in_the_schema() -> None:
