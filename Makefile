@@ -57,6 +57,9 @@ test: check ## check, the tests, and those against the real vLLM and a real API 
 	@tests/support/apiserver/build.sh >/dev/null
 	@$(PYTEST) -q -m "kube and not slow"
 
+fuzz: $(STAMP) ## Try what must hold for any input; STERNPOST_FUZZ_SECONDS says for how long
+	@STERNPOST_FUZZ_SECONDS=$${STERNPOST_FUZZ_SECONDS:-600} $(PYTEST) -q --timeout=0 tests/fuzz
+
 e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 	@$(BIN)/sternpost model fetch
 	@$(PYTEST) -q -m "engine or (slow and not kube)"
