@@ -15,7 +15,7 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo check test e2e e2e-kube bench bench-gpu docs lint-fix clean
+.PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-gpu docs lint-fix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -117,12 +117,10 @@ CORPUS: Final = tuple(request.body for path in sorted(CASES.glob("*.json")) for 
 """The bodies of all cases."""
 
 TOKENS: Final = tuple(
-    b'{|}|[|]|,|:|"|\\|\\u|\\ud83d|\\u0000|null|true|1e999|-0|NaN|\xff|\xed\xa0\x80|\xef\xbb\xbf|"role"|"system"|'
-    b'"content"|"messages"|"input"|"prompt"|"tools"|"instructions"|"cache_salt":"x",|"prefix_cache":false,|'
-    b"<!-- sternpost:tail -->|\\n<!-- sternpost:tail -->|<system-context>\\n|Now: 2026-01-01 00:00:00\\n".split(
-        b"|"
-    )
-)
+    rb'{|}|[|]|,|:|"|\|\u|\ud83d|\u0000|null|true|1e999|-0|NaN|"role"|"system"|"content"|"messages"|"input"|'
+    rb'"prompt"|"tools"|"instructions"|"cache_salt":"x",|"prefix_cache":false,|<!-- sternpost:tail -->|'
+    rb"\n<!-- sternpost:tail -->|<system-context>\n|Now: 2026-01-01 00:00:00\n".split(b"|")
+) + (b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf")
 """What damages JSON, and what the gateway looks for in it."""
 
 
