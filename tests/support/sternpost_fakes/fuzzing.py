@@ -116,11 +116,12 @@ class Thinking:
 CORPUS: Final = tuple(request.body for path in sorted(CASES.glob("*.json")) for request in case(path.stem))
 """The bodies of all cases."""
 
-TOKENS: Final = tuple(
+WRITTEN: Final = (
     rb'{|}|[|]|,|:|"|\|\u|\ud83d|\u0000|null|true|1e999|-0|NaN|"role"|"system"|"content"|"messages"|"input"|'
     rb'"prompt"|"tools"|"instructions"|"cache_salt":"x",|"prefix_cache":false,|<!-- sternpost:tail -->|'
-    rb"\n<!-- sternpost:tail -->|<system-context>\n|Now: 2026-01-01 00:00:00\n".split(b"|")
-) + (b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf")
+    rb"\n<!-- sternpost:tail -->|<system-context>\n|Now: 2026-01-01 00:00:00\n"
+)
+TOKENS: Final = (*WRITTEN.split(b"|"), b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf")
 """What damages JSON, and what the gateway looks for in it."""
 
 
