@@ -52,7 +52,9 @@ Eighth, if the question is about anything but the harbour, say that this is not 
 Ninth, prices are in the currency of the port, and the day of the rate stands beside them.
 Tenth, where a rule of the port forbids what is asked, quote the rule by its number.
 Eleventh, if you need a tool, call one tool only, and wait for its result.
-Twelfth, close with the line END OF WATCH, and with nothing behind it."""
+Twelfth, times are those of the port, in four digits, and tides are given to the tenth of a metre.
+Thirteenth, a ship that is not in the register gets no berth, no cargo and no answer but this rule.
+Fourteenth, close with the line END OF WATCH, and with nothing behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +133,9 @@ def _answer(chance: random.Random) -> str:
 
 def _tools(chance: random.Random, faults: Faults) -> list[dict[str, Any]]:
     tools = [
-        _tool(
-            "find_berth", "Find a free berth for a ship.", ship="number of the ship", hour="hour of arrival"
-        ),
-        _tool("read_tides", "Read the tide table of a day.", day="day in ISO form", place="name of the port"),
-        _tool(
-            "weigh_cargo", "Ask for the weight of a cargo.", cargo="kind of cargo", ship="number of the ship"
-        ),
+        _tool("find_berth", "Find a free berth for a ship.", "ship", "hour"),
+        _tool("read_tides", "Read the tide table of a day.", "day", "place"),
+        _tool("weigh_cargo", "Ask for the weight of a cargo.", "cargo", "ship"),
     ]
     if faults.key_order:
         tools = [_shuffled(chance, tool) for tool in tools]
@@ -146,9 +144,9 @@ def _tools(chance: random.Random, faults: Faults) -> list[dict[str, Any]]:
     return tools
 
 
-def _tool(name: str, description: str, **properties: str) -> dict[str, Any]:
-    fields = {field: {"type": "string", "description": text} for field, text in properties.items()}
-    parameters = {"type": "object", "properties": fields, "required": list(fields)}
+def _tool(name: str, description: str, *fields: str) -> dict[str, Any]:
+    properties = {field: {"type": "string"} for field in fields}
+    parameters = {"type": "object", "properties": properties, "required": list(fields)}
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 

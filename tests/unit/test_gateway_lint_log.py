@@ -24,7 +24,7 @@ def read(
     told: list[int] = []
     counts = LineCounts()
     with ExitStack() as stack:
-        log = Log([str(path)], log_format, stack, io.BytesIO(), line_bytes_max)
+        log = Log([str(path)], log_format, stack, io.BytesIO(), line_bytes_max=line_bytes_max)
         numbers = [request.number for _, request in log.requests(counts, told.append)]
         assert numbers == [request.number for _, request in log.requests(LineCounts(), told.append)]
         assert sum(told) <= 2 * log.size
@@ -109,6 +109,14 @@ def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
 
     assert [1, 3] == numbers
     assert "longer than 1000 bytes" == counts.named[0][2]
+
+
+def test_only_so_many_requests_are_read(tmp_path: Path) -> None:
+    """For a first look at a large log."""
+    path = write_log(tmp_path / "log", [b"{", *GOOD])
+    with ExitStack() as stack:
+        log = Log([str(path)], None, stack, io.BytesIO(), requests_max=2)
+        assert [2, 3] == [request.number for _, request in log.requests(LineCounts(), lambda read: None)]
 
 
 def test_standard_input_is_read_more_than_once() -> None:

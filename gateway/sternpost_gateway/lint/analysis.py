@@ -24,7 +24,7 @@ from sternpost_gateway.lint.fixes import (
 from sternpost_gateway.lint.log import LineCounts, Log
 from sternpost_gateway.lint.prompt import Prompts
 from sternpost_gateway.lint.report import FIXED_TAIL, Finding, FixEffect, Lines, Report
-from sternpost_gateway.lint.simulate import CacheShape, Simulation, Tally
+from sternpost_gateway.lint.simulate import TAIL_TOKENS_MIN, CacheShape, Simulation, Tally
 from sternpost_gateway.lint.survey import Sighting, Survey
 
 Advance = Callable[[str, int], None]
@@ -133,7 +133,15 @@ def _reason_against(fix: Fix, tried: _Tried) -> str | None:
     """Return why a fix is not proposed, None if it is."""
     if tried.alone[fix.name].refused > tried.today.refused:
         return "the model's chat template refuses what it makes of some requests"
-    return "it saves nothing" if tried.saved(fix.name) <= 0 else None
+    if tried.saved(fix.name) > 0:
+        return None
+    tail_tokens = tried.alone[fix.name].tail_tokens
+    if fix.suffix and tail_tokens < TAIL_TOKENS_MIN:
+        return (
+            f"the tail has {tail_tokens} tokens, and engines store {TAIL_TOKENS_MIN} or more;"
+            " --plain-engine tries it in front"
+        )
+    return "it saves nothing"
 
 
 def _report(

@@ -80,6 +80,9 @@ class LintCommand:
             choices=list(LogFormat),
             help="what the lines are (default: found out for each file)",
         )
+        parser.add_argument(
+            "--requests-max", type=positive, metavar="N", help="look at the first N requests only"
+        )
         _add_tokens(parser)
         _add_output(parser)
         _add_policy(parser)
@@ -233,7 +236,13 @@ def _lint(arguments: argparse.Namespace) -> int:
     )
     prompts = _prompts(arguments)
     with ExitStack() as stack:
-        log = Log(arguments.files, arguments.format, stack, sys.stdin.buffer)
+        log = Log(
+            arguments.files,
+            arguments.format,
+            stack,
+            sys.stdin.buffer,
+            requests_max=arguments.requests_max,
+        )
         advance = stack.enter_context(progress_bar(log.size, sys.stderr))
         report = analyse(log, prompts, options, advance)
     if not report.lines.requests:

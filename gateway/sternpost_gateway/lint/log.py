@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -66,10 +67,13 @@ class Log:
         format_asked: LogFormat | None,
         stack: ExitStack,
         standard_input: IO[bytes],
+        *,
+        requests_max: int | None = None,
         line_bytes_max: int = LINE_BYTES_MAX,
     ) -> None:
         self.names = tuple(names)
         self._format_asked = format_asked
+        self._requests_max = requests_max
         self._line_bytes_max = line_bytes_max
         self._spooled = _spool(standard_input, stack) if STANDARD_INPUT in names else None
         self.size = sum(self._size(name) for name in names)
@@ -80,9 +84,16 @@ class Log:
         """
         Yield file and request of each line that holds one; `advance` is told the bytes that have been read.
 
+        With `requests_max`, only the first so many.
+
         Raises:
             OperatingError: a file cannot be read.
         """
+        return islice(self._all_requests(counts, advance), self._requests_max)
+
+    def _all_requests(
+        self, counts: LineCounts, advance: Callable[[int], None]
+    ) -> Iterator[tuple[str, LoggedRequest]]:
         for name in self.names:
             try:
                 yield from self._file_requests(name, counts, advance)

@@ -43,13 +43,18 @@ class CacheShape:
 
 @dataclass(slots=True)
 class Tally:
-    """Tokens of prompts, and how many of them were reused; `refused` counts what a template cannot render."""
+    """
+    Tokens of prompts, and how many of them were reused.
+
+    `refused` counts what a template cannot render; `tail_tokens` is the length of the longest tail.
+    """
 
     requests: int = 0
     refused: int = 0
     prompt_tokens: int = 0
     prefix_tokens: int = 0
     suffix_tokens: int = 0
+    tail_tokens: int = 0
 
     @property
     def reused_tokens(self) -> int:
@@ -108,7 +113,9 @@ class Scenario:
             return 0
         tokens = self._tails.get(rewritten.tail_key)
         if tokens is None:
-            self._tails.put(rewritten.tail_key, prompts.tail_tokens(rewritten.document))
+            tokens = prompts.tail_tokens(rewritten.document)
+            self._tails.put(rewritten.tail_key, tokens)
+            self.tally.tail_tokens = max(self.tally.tail_tokens, tokens)
             return 0
         fits = TAIL_TOKENS_MIN <= tokens <= TAIL_TOKENS_MAX
         return tokens if fits and tokens >= rendered.tokens * self._share_min() else 0
