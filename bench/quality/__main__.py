@@ -18,7 +18,7 @@ from bench.common.store import OutOfTime, RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.quality.accuracy import prior_of
-from bench.quality.arms import ARMS, EXACT, LAST
+from bench.quality.arms import ARMS, EXACT, FLOOR, LAST, Arm
 from bench.quality.asking import ANSWER_TOKENS_MAX, LIKELIEST, Reading
 from bench.quality.passes import (
     CONTEXT_TOKENS,
@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="per task (default: %(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="default: all")
     parser.add_argument(
+        "--arms",
+        nargs="+",
+        choices=[arm.name for arm in ARMS],
+        default=[arm.name for arm in ARMS],
+        help="beside exact and bfloat16; default: all",
+    )
+    parser.add_argument(
         "--seconds", type=float, default=SECONDS_MAX, help="stop after so long; the next run goes on"
     )
     parser.add_argument("--report-only", action="store_true", help="ask nothing; report what is recorded")
@@ -99,6 +106,7 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
     fingerprint = fingerprint_of(tasks, owner, SEED, settings)
     return Run(
         probes=tuple(probe for probe in probes if probe.task.name in arguments.tasks),
+        arms=tuple(arm for arm in ARMS if arm in (EXACT, FLOOR) or arm.name in arguments.arms),
         records=RecordStore(folder / "records.jsonl", fingerprint),
         progress=progress,
         start=partial(running_engine, logs=folder / "logs", progress=progress),
@@ -109,7 +117,8 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
 
 
 def _conclude(run: Run, arguments: argparse.Namespace) -> None:
-    figures = summarize({probe.task.name: cases_of(run.records, probe) for probe in run.probes})
+    cases = {probe.task.name: cases_of(run.records, probe, run.arms) for probe in run.probes}
+    figures = summarize(cases, run.arms)
     machine, date = describe_machine(ROOT), datetime.now(UTC)
     text = report(figures, machine, date, _settings(run))
     (run.folder / "report.md").write_text(text, encoding="utf-8")
@@ -121,15 +130,15 @@ def _conclude(run: Run, arguments: argparse.Namespace) -> None:
         DOCUMENT.write_text(text, encoding="utf-8")
 
 
-def cases_of(records: RecordStore, probe: Probe) -> list[Case]:
-    """Return a task's prompts with what each arm made of them."""
+def cases_of(records: RecordStore, probe: Probe, arms: Sequence[Arm] = ARMS) -> list[Case]:
+    """Return a task's prompts with what each of these arms made of them."""
     owner = [Reading.from_record(records[prior_key(prompt)]) for prompt in probe.owner]
     prior = prior_of([reading.answers for reading in owner])
     return [
         Case(
             right=probe.task.answers.index(prompt.answer),
             prior=prior,
-            readings={arm.name: Reading.from_record(records[reading_key(arm, prompt)]) for arm in ARMS},
+            readings={arm.name: Reading.from_record(records[reading_key(arm, prompt)]) for arm in arms},
         )
         for prompt in probe.prompts
     ]

@@ -38,7 +38,7 @@ FLOOR: Final = Arm(name="bfloat16", serving=Serving.BFLOAT16)
 """Exact prefill in bfloat16: how far answers move by rounding alone."""
 
 REUSING: Final = tuple(
-    Arm(name=f"{name}, match {match}", serving=serving, correction=correction, match=match)
+    Arm(name=f"{name}+match" if match else name, serving=serving, correction=correction, match=match)
     for name, serving, correction in (
         ("scaffold", Serving.GENERIC, Correction.NONE),
         ("generic", Serving.GENERIC, Correction.CALIBRATED),

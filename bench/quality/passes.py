@@ -20,7 +20,7 @@ from bench.common.engine_process import EngineSettings, StartEngine
 from bench.common.store import OutOfTime, RecordStore
 from bench.common.tails import Tail, build_tail, measure_tail
 from bench.demo.progress import Progress
-from bench.quality.arms import ARMS, EXACT, Arm, Serving
+from bench.quality.arms import EXACT, Arm, Serving
 from bench.quality.asking import LOGPROBS_MAX, Question, Reference, ask_reading, ask_reference, hint_of
 from bench.quality.tasks import Prompt, Split, Task, make_prompts
 from sternpost_core.errors import OperatingError
@@ -72,6 +72,7 @@ class Run:
     """
 
     probes: tuple[Probe, ...]
+    arms: tuple[Arm, ...]
     records: RecordStore
     progress: Progress
     start: StartEngine
@@ -107,10 +108,10 @@ def prior_key(prompt: Prompt) -> str:
     return f"{PRIOR}/{prompt.id}"
 
 
-def keys_of(serving: Serving, probes: Sequence[Probe]) -> list[str]:
-    """Return the keys of all that is asked of one engine."""
+def keys_of(serving: Serving, probes: Sequence[Probe], arms: Sequence[Arm]) -> list[str]:
+    """Return the keys of all that is asked of one engine for these arms."""
     prompts = [prompt for probe in probes for prompt in probe.prompts]
-    keys = [reading_key(arm, prompt) for arm in ARMS if arm.serving is serving for prompt in prompts]
+    keys = [reading_key(arm, prompt) for arm in arms if arm.serving is serving for prompt in prompts]
     if serving is Serving.GENERIC:
         keys += [reference_key(prompt) for prompt in prompts]
         for probe in probes:
@@ -127,7 +128,7 @@ async def run_all(run: Run) -> None:
         OperatingError: an engine failed.
     """
     for serving in Serving:
-        missing = [key for key in keys_of(serving, run.probes) if key not in run.records]
+        missing = [key for key in keys_of(serving, run.probes, run.arms) if key not in run.records]
         if not missing:
             continue
         run.progress.tell(f"{serving}: {len(missing)} steps to go")
@@ -182,7 +183,7 @@ class _Pass:
                 tokens = answers[probe.task.name]
                 await self._ask(EXACT, probe.owner, prior_key, tails[probe.task.name], tokens, "")
         built: set[Correction] = set()
-        for arm in (arm for arm in ARMS if arm.serving is self._serving):
+        for arm in (arm for arm in self._run.arms if arm.serving is self._serving):
             if arm.correction is not None and arm.correction not in built and self._is_left(arm):
                 await self._build(arm.correction, tails)
                 built.add(arm.correction)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from bench.demo.machine import Machine
 from bench.demo.report import table
-from bench.quality.arms import ARMS, EXACT, FLOOR
+from bench.quality.arms import EXACT, FLOOR, Arm
 from bench.quality.summary import ALL, LAST_TEXT, Figures, bounds_of
 
 
@@ -40,7 +40,7 @@ def report(figures: Sequence[Figures], machine: Machine, date: datetime, setting
 
 def bounds_table(figures: Sequence[Figures]) -> str:
     """Return each reusing arm's bounds, as how many tasks keep them, and by name those that do not."""
-    arms = [arm for arm in ARMS if arm not in (EXACT, FLOOR)]
+    arms = [arm for arm in arms_of(figures) if arm not in (EXACT, FLOOR)]
     metrics = [verdict.bound for verdict in bounds_of(figures[0])]
     rows = [("arm", *(f"{bound.metric} {bound}" for bound in metrics))]
     for arm in arms:
@@ -53,10 +53,20 @@ def bounds_table(figures: Sequence[Figures]) -> str:
     return table(rows)
 
 
+def arms_of(figures: Sequence[Figures]) -> list[Arm]:
+    """Return the arms that there are figures of, in their order."""
+    return list(dict.fromkeys(figure.arm for figure in figures))
+
+
 def _by_task(figures: Sequence[Figures], show: Callable[[Figures], str]) -> str:
     tasks = list(dict.fromkeys(figure.task for figure in figures))
     cells = {(figure.arm.name, figure.task): show(figure) for figure in figures}
-    return table([("arm", *tasks), *((arm.name, *(cells[arm.name, task] for task in tasks)) for arm in ARMS)])
+    return table(
+        [
+            ("arm", *tasks),
+            *((arm.name, *(cells[arm.name, task] for task in tasks)) for arm in arms_of(figures)),
+        ]
+    )
 
 
 def _accuracy(figure: Figures) -> str:

@@ -79,16 +79,18 @@ class Verdict:
     holds: bool
 
 
-def summarize(cases: Mapping[str, Sequence[Case]]) -> list[Figures]:
+def summarize(cases: Mapping[str, Sequence[Case]], arms: Sequence[Arm] = ARMS) -> list[Figures]:
     """
-    Return the figures of every arm: over all tasks together, then by task.
+    Return the figures of these arms over all tasks together, then by task.
+
+    The exact arm and the floor must be among them.
 
     Raises:
         OperatingError: the floor does not differ from the exact arm, so that nothing is a multiple of it.
     """
     together = [case for task in cases.values() for case in task]
     return [
-        _figures(task, arm, of_task) for task, of_task in [(ALL, together), *cases.items()] for arm in ARMS
+        _figures(task, arm, of_task) for task, of_task in [(ALL, together), *cases.items()] for arm in arms
     ]
 
 

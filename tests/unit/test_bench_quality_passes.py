@@ -83,6 +83,7 @@ def make_run(folder: Path, engines: Engines, clock: FakeClock | None = None) -> 
     """Return a run whose records lie in `folder`."""
     return Run(
         probes=(PROBE,),
+        arms=ARMS,
         records=RecordStore(folder / "records.jsonl", "f"),
         progress=Progress(clock or FakeClock(), 0.0, io.StringIO()),
         start=engines.start,
@@ -101,7 +102,7 @@ async def test_a_run_asks_everything_and_a_second_one_nothing(tmp_path: Path) ->
     await run_all(make_run(tmp_path, engines))
 
     assert ["generic", "owner", "bfloat16"] == [settings.name for settings in engines.started]
-    keys = [key for serving in Serving for key in keys_of(serving, run.probes)]
+    keys = [key for serving in Serving for key in keys_of(serving, run.probes, ARMS)]
     assert len(keys) == len(set(keys)) == len(run.records)
     figures = summarize({TASK.name: cases_of(run.records, PROBE)})
     assert {arm.name for arm in ARMS} == {figure.arm.name for figure in figures}
@@ -129,6 +130,19 @@ async def test_each_correction_is_built_once_and_read_by_its_arms(tmp_path: Path
     )
     assert {("build", "calibrated", "pets"): 1, ("read", "calibrated", "pets"): 4} == owner
     assert {} == plain
+
+
+async def test_only_the_wanted_arms_are_run(tmp_path: Path) -> None:
+    """An engine that none of them needs is not started, and the figures are of these arms alone."""
+    engines = Engines()
+    wanted = tuple(arm for arm in ARMS if arm.name in ("exact", "bfloat16", "scaffold"))
+    run = replace(make_run(tmp_path, engines), arms=wanted)
+
+    await run_all(run)
+
+    assert ["generic", "bfloat16"] == [settings.name for settings in engines.started]
+    figures = summarize({TASK.name: cases_of(run.records, PROBE, wanted)}, wanted)
+    assert set(wanted) == {figure.arm for figure in figures}
 
 
 async def test_no_arm_finds_what_another_one_computed(tmp_path: Path) -> None:
