@@ -99,19 +99,36 @@ def pod_addresses(pods: Sequence[Object], port: int) -> dict[str, str]:
 
 def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:
     """Return the pool's pods, with what their engines say."""
-    stateful_set = observed.children.get("StatefulSet", {})
-    revision = stateful_set.get("status", {}).get("updateRevision")
+    stateful_set = observed.children.get("StatefulSet")
+    revision = _newest_revision(observed.pool, stateful_set)
     unknown = Said(Reuse.UNKNOWN)
     return tuple(
         EngineSeen(
             pod=pod["metadata"]["name"],
             address=pod.get("status", {}).get("podIP", ""),
             is_ready=_is_ready(pod),
-            is_updated=pod["metadata"].get("labels", {}).get(REVISION_LABEL) == revision,
+            is_updated=revision is not None
+            and pod["metadata"].get("labels", {}).get(REVISION_LABEL) == revision,
             said=observed.said.get(pod["metadata"]["name"], unknown),
         )
         for pod in sorted(observed.pods, key=lambda pod: _ordinal(pod["metadata"]["name"]))
     )
+
+
+def _newest_revision(pool: EnginePool | None, stateful_set: Object | None) -> str | None:
+    """Return the revision of the template that is wanted, or None while the server does not know it yet."""
+    engine = pool.engines if pool else None
+    if pool is None or not isinstance(engine, Engine) or stateful_set is None:
+        return None
+    if not _has_template(pool, engine, stateful_set) or not _is_observed(stateful_set):
+        return None
+    revision = stateful_set.get("status", {}).get("updateRevision")
+    return str(revision) if revision else None
+
+
+def _has_template(pool: EnginePool, engine: Engine, stateful_set: Object) -> bool:
+    annotations = stateful_set["metadata"].get("annotations", {})
+    return bool(annotations.get(TEMPLATE_ANNOTATION) == digest(pod_template(pool, engine)))
 
 
 def plan_change(
@@ -120,8 +137,7 @@ def plan_change(
     """Return the partition from now on."""
     if stateful_set is None:
         return Change(0)
-    annotations = stateful_set["metadata"].get("annotations", {})
-    if annotations.get(TEMPLATE_ANNOTATION) != digest(pod_template(pool, engine)):
+    if not _has_template(pool, engine, stateful_set):
         # Nothing changes yet: the first pod is let go when the server knows the new template.
         return Change(engine.replicas, is_pending=True)
     partition = min(_partition(stateful_set), engine.replicas)

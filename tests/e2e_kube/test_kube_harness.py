@@ -2,7 +2,7 @@
 
 import pytest
 
-from sternpost_running.kubelet import running_kubelet
+from sternpost_running.kubelet import FakeKubelet
 from sternpost_running.kubernetes import Cluster
 
 pytestmark = pytest.mark.kube
@@ -24,23 +24,20 @@ STATEFUL_SET = {
 }
 
 
-def test_stateful_set_gets_pods_that_run(cluster: Cluster, namespace: str) -> None:
+def test_stateful_set_gets_pods_that_run(cluster: Cluster, kubelet: FakeKubelet, namespace: str) -> None:
     """The controller manager makes the pods in order, each has an address, and its program runs."""
     path = f"/api/v1/namespaces/{namespace}/pods"
-    stateful_set = {**STATEFUL_SET, "metadata": {"name": "sleepers", "namespace": namespace}}
-    with running_kubelet(cluster, lambda pod, address: ["sleep", "600"]) as kubelet:
-        cluster.apply(stateful_set)
-        stateful = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/sleepers"
-        cluster.wait(lambda: cluster.get(stateful)["status"].get("readyReplicas") == 2, "two pods are ready")
-        pods = cluster.get(path)["items"]
-        programs = [fake.process for fake in kubelet.pods.values()]
-        cluster.kubectl("delete", "-n", namespace, "statefulset", "sleepers")
-        cluster.wait(lambda: cluster.get(path)["items"] == [], "no pod is left")
+    cluster.apply({**STATEFUL_SET, "metadata": {"name": "sleepers", "namespace": namespace}})
+    stateful = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/sleepers"
+    cluster.wait(lambda: cluster.get(stateful)["status"].get("readyReplicas") == 2, "two pods are ready")
+    pods = cluster.get(path)["items"]
+    programs = [kubelet.pods[pod["metadata"]["uid"]].process for pod in pods]
+    cluster.kubectl("delete", "-n", namespace, "statefulset", "sleepers")
+    cluster.wait(lambda: cluster.get(path)["items"] == [], "no pod is left")
 
     assert ["sleepers-0", "sleepers-1"] == sorted(pod["metadata"]["name"] for pod in pods)
     assert 2 == len({pod["status"]["podIP"] for pod in pods})
     assert all(program is not None and program.poll() is not None for program in programs)
-    assert [] == kubelet.failures
 
 
 def test_user_without_a_role_may_nothing(cluster: Cluster) -> None:
