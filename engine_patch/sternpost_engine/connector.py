@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -24,18 +24,21 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 
 from sternpost_core.clock import SystemClock
-from sternpost_core.hint import HINT_FIELD, Reason
+from sternpost_core.hint import HINT_FIELD
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.engine_identity import describe_engine
+from sternpost_engine.hashes import BlockHashes
 from sternpost_engine.index import State, SuffixIndex
 from sternpost_engine.language import read_language
 from sternpost_engine.operations import Built, Operations, Outcome, Splice
-from sternpost_engine.planner import Room, TailPlanner
+from sternpost_engine.planner import TailPlanner
+from sternpost_engine.reads import Admission
 from sternpost_engine.rules import Facts, Limits
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
 from sternpost_engine.stats import CounterDeltas, SuffixMetrics, SuffixStats, empty_data
 from sternpost_engine.support import check_groups, check_support
 from sternpost_engine.tensors import LayerShape, bytes_per_token
+from sternpost_engine.tracks import Room
 from sternpost_engine.worker import SuffixWorker
 from sternpost_engine.worker_setup import UnsupportedModelError, WorkerReport, make_worker, report_of
 
@@ -54,10 +57,16 @@ class StepMetadata(KVConnectorMetadata):
 
 @dataclass
 class OutcomeMetadata(KVConnectorWorkerMetadata):
-    """What the workers did, on its way to the scheduler: how many workers hold each tail or sample whole."""
+    """
+    What the workers did, on its way to the scheduler.
+
+    How many workers hold each tail or sample whole, which ones failed, and the requests to whose blocks a
+    worker could not copy a tail.
+    """
 
     completed: dict[Built, int]
     failed: set[Built]
+    not_copied: set[str] = field(default_factory=set)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> OutcomeMetadata:
         """Add another worker's outcome."""
@@ -66,7 +75,7 @@ class OutcomeMetadata(KVConnectorWorkerMetadata):
             built: self.completed.get(built, 0) + other.completed.get(built, 0)
             for built in self.completed.keys() | other.completed.keys()
         }
-        return OutcomeMetadata(completed, self.failed | other.failed)
+        return OutcomeMetadata(completed, self.failed | other.failed, self.not_copied | other.not_copied)
 
 
 class SternpostConnector(KVConnectorBase_V1):
@@ -109,8 +118,7 @@ class SternpostConnector(KVConnectorBase_V1):
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
         """The request was admitted; plan its splice."""
-        if num_external_tokens > 0:
-            self._scheduler().admit(request)
+        self._scheduler().admit(request)
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Hand the step's operations to the workers."""
@@ -159,12 +167,8 @@ class SternpostConnector(KVConnectorBase_V1):
         if self.worker_side is not None:
             self.worker_side.end()
 
-    def get_block_ids_with_load_errors(self) -> set[int]:
-        """Blocks that a failed copy left without KV: vLLM computes them anew."""
-        return self.worker_side.take_failed_blocks() if self.worker_side is not None else set()
-
     def build_connector_worker_meta(self) -> OutcomeMetadata | None:
-        """Tell the scheduler which builds are whole."""
+        """Tell the scheduler which builds are whole, and which copies failed."""
         return self.worker_side.take_outcome() if self.worker_side is not None else None
 
     # -- metrics ------------------------------------------------------------------------------------------
@@ -235,18 +239,19 @@ class SchedulerSide:
             index,
             limits,
             engine=describe_engine(vllm_config),
+            start=vllm_config.instance_id,
             clock=clock,
             supported=supported,
             calibrator=reading.calibrator if reading is not None else None,
             marker=reading.marker if reading is not None else None,
         )
+        self.hashes = BlockHashes()
         self.kv_cache_manager: Any = None
         self.scheduler: RidingScheduler | None = None
         self._settings = settings
         self._adapters = AdapterDigests()
         self._workers = vllm_config.parallel_config.tensor_parallel_size
         self._requests: dict[str, Request] = {}
-        self._hits: dict[str, int] = {}
         self._deltas = CounterDeltas()
         self._tokens = {"prefix": 0, "suffix": 0, "computed": 0}
         self._match_seconds: list[float] = []
@@ -267,24 +272,52 @@ class SchedulerSide:
         if self.planner.add(facts_of(request, self._adapters)):
             request.skip_reading_prefix_cache = True
 
+    def open_space(self, request: Request, exact_hit: int, block_tokens: int) -> bool:
+        """Give the request's approximate blocks hashes of their own; whether there are any to look up."""
+        space = self.planner.open_space(request.request_id, exact_hit)
+        if space is None:
+            return False
+        entered = self.hashes.enter(request, space, block_tokens)
+        if not entered:
+            self.planner.close_space(request.request_id)
+        return entered
+
     def match(self, request: Request, hit: int) -> int | None:
-        """Ask the planner; remember the hit for the admission that may follow."""
+        """Ask the planner how the request goes on; one that is computed exactly has the ordinary hashes."""
         began = time.perf_counter()
-        self._hits[request.request_id] = hit
-        room = self.scheduler.room() if self.scheduler is not None else NO_ROOM
-        tokens = self.planner.match(request.request_id, hit, room, resumed=request.num_preemptions > 0)
-        self._match_seconds.append(time.perf_counter() - began)
-        lost_splice = self.planner.reason(request.request_id) is Reason.PREEMPTED
-        if lost_splice and request.prefill_stats is not None:
+        if request.num_preemptions and request.prefill_stats is not None:
             # vLLM counts a request's first admission alone, which this one did not live to profit from.
             request.prefill_stats.set(request.num_prompt_tokens, min(hit, request.num_prompt_tokens), 0)
+        room = self.scheduler.room() if self.scheduler is not None else NO_ROOM
+        tokens = self.planner.match(request.request_id, hit, room)
+        if not self.planner.in_space(request.request_id):
+            self.hashes.leave(request)
+        self._match_seconds.append(time.perf_counter() - began)
         return tokens
 
     def admit(self, request: Request) -> None:
-        """Plan the splice, and take its room."""
-        splice = self.planner.admit(request.request_id, self._hits[request.request_id])
-        assert self.scheduler is not None, "a request is admitted by a scheduler that lets middles ride along"
-        self.scheduler.take_room(splice)
+        """Plan the splice of an admitted read."""
+        self.take(request, self.planner.admit(request.request_id))
+
+    def resume(self, request: Request, room: Room) -> Splice | None:
+        """Plan the splice of a read that runs in chunks, when what is left of its middle fits."""
+        admission = self.planner.resume(request.request_id, request.num_computed_tokens, room)
+        self.take(request, admission)
+        if not self.planner.in_space(request.request_id):
+            self.hashes.leave(request)
+        return admission.splice if admission is not None else None
+
+    def take(self, request: Request, admission: Admission | None) -> None:
+        """Take a splice's room, and count the prompt's tokens by source as they are."""
+        if admission is None:
+            return
+        if request.prefill_stats is not None:
+            request.prefill_stats.set(
+                request.num_prompt_tokens, admission.prefix_tokens, admission.suffix_tokens
+            )
+        if admission.splice is not None:
+            assert self.scheduler is not None, "a read is spliced by a scheduler that lets middles ride along"
+            self.scheduler.take_room(admission.splice)
 
     def close_step(self, scheduled: Mapping[str, int]) -> Operations:
         """Return the step's operations."""
@@ -318,7 +351,7 @@ class SchedulerSide:
     def finish(self, request_id: str) -> None:
         """Forget a request."""
         self._requests.pop(request_id, None)
-        self._hits.pop(request_id, None)
+        self.hashes.forget(request_id)
         self.planner.finish(request_id)
 
     def take_stats(self) -> SuffixStats:
@@ -362,7 +395,7 @@ class WorkerSide:
         self._block_size = vllm_config.cache_config.block_size
         self._dtype = vllm_config.model_config.dtype
         self._worker: SuffixWorker | None = None
-        self._failed_blocks: set[int] = set()
+        self._not_copied: set[str] = set()
         self._outcome = Outcome()
         self._copy_seconds: list[float] = []
 
@@ -388,25 +421,20 @@ class WorkerSide:
         copied = self._worker.start(operations)
         if operations.loads:
             self._copy_seconds.append(copied.seconds)
-        for blocks in copied.failed.values():
-            self._failed_blocks.update(blocks)
+        self._not_copied.update(copied.failed)
 
     def end(self) -> None:
         """Close the step."""
         if self._worker is not None:
             self._outcome = self._worker.end()
 
-    def take_failed_blocks(self) -> set[int]:
-        """Return the blocks of this step's failed copies."""
-        failed, self._failed_blocks = self._failed_blocks, set()
-        return failed
-
     def take_outcome(self) -> OutcomeMetadata | None:
-        """Return this step's outcome, or None when it built nothing."""
+        """Return this step's outcome, or None when it built nothing and no copy failed."""
         outcome, self._outcome = self._outcome, Outcome()
-        if not outcome.completed and not outcome.failed:
+        not_copied, self._not_copied = self._not_copied, set()
+        if not outcome.completed and not outcome.failed and not not_copied:
             return None
-        return OutcomeMetadata(dict.fromkeys(outcome.completed, 1), set(outcome.failed))
+        return OutcomeMetadata(dict.fromkeys(outcome.completed, 1), set(outcome.failed), not_copied)
 
     def take_stats(self) -> SuffixStats | None:
         """Return the copies' times since the last call."""

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sternpost_engine.calibration import AS_BUILT, SCAFFOLD, Mix
 from sternpost_engine.matching import Run
+
+ROW_MARK: Final = "#sternpost-row-"
+"""Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,11 @@ class Splice:
     """
     One request's splice in this step.
 
-    `hit` tokens come from the prefix store, tokens up to `exact` are the middle (with the tail's head), which
-    rides along as a row of its own, tokens up to `copied` come from the suffix store, the rest up to `total`
-    are the request's own row. `runs` are tokens among the copied ones, by their offsets from `tail`, that are
-    computed afresh all the same, each run as a row of its own.
+    `hit` tokens are in the KV cache already, tokens up to `exact` are the middle (with the tail's head),
+    which rides along as a row of its own, tokens up to `copied` come from the suffix store, the rest up to
+    `total` are the request's own row. `runs` are tokens among the copied ones, by their offsets from `tail`,
+    that are computed afresh all the same, each run as a row of its own. `approximate` tokens of the hit are
+    the tail's too: blocks that the prefix store kept from an earlier read.
     """
 
     request_id: str
@@ -102,6 +107,7 @@ class Splice:
     tail: int = 0
     runs: tuple[Run, ...] = ()
     mix: Mix = AS_BUILT
+    approximate: int = 0
 
     @property
     def middle_tokens(self) -> int:
@@ -115,14 +121,14 @@ class Splice:
 
     @property
     def suffix_tokens(self) -> int:
-        """The tokens whose KV comes from the suffix store."""
-        return self.copied - self.exact - self.matched_tokens
+        """The tokens whose KV comes from the suffix store, now or when the hit's blocks were written."""
+        return self.copied - self.exact - self.matched_tokens + self.approximate
 
     @property
     def rows(self) -> tuple[tuple[int, int], ...]:
         """The rows that ride along: each one's first position and the position behind its last."""
-        runs = ((self.tail + run.offset, self.tail + run.end) for run in self.runs)
-        return ((self.hit, self.exact), *runs)
+        runs = tuple((self.tail + run.offset, self.tail + run.end) for run in self.runs)
+        return ((self.hit, self.exact), *runs) if self.middle_tokens else runs
 
 
 @dataclass(frozen=True, slots=True)

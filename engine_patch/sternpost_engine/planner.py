@@ -20,16 +20,14 @@ from typing import Final, Protocol
 
 from sternpost_core.clock import Clock
 from sternpost_core.hint import Correction, Hint, Operation, Reason
-from sternpost_engine.calibration import LENGTHS, SCAFFOLD, Calibrator, Job, Sample, mix_for
+from sternpost_engine.calibration import LENGTHS, SCAFFOLD, Calibrator, Job, Sample
 from sternpost_engine.index import Eviction, Found, Record, SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, TailKey, hash_tail, tail_key
 from sternpost_engine.marking import Marker
-from sternpost_engine.matching import Run
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
+from sternpost_engine.reads import Admission, TailReads
 from sternpost_engine.rules import Facts, Limits, read_wish
-
-OWN_ROWS: Final = 2
-"""A read takes two rows of the batch at least: its own, and the middle's."""
+from sternpost_engine.tracks import Course, Room, Space, Track
 
 CALIBRATED_COPIES: Final = 1 + len(LENGTHS) + 1
 """A calibrated tail is held as it was built, once per mean, and once for the sample in work."""
@@ -38,52 +36,11 @@ SAMPLE_PREFIX: Final = "sternpost-calibration"
 """Begins the id of a calibration's request; no request of a client can have it, for vLLM makes the ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """
-    What is left in a step for rows that ride along: their tokens, and rows of the batch.
-
-    The maxima are what the emptiest step would have.
-    """
-
-    tokens: int
-    rows: int
-    tokens_max: int
-    rows_max: int
-
-
 class BlockTable(Protocol):
     """Where a request's KV lies."""
 
     def __call__(self, request_id: str) -> Sequence[int]:
         """Return the request's KV blocks from the prompt's beginning on."""
-
-
-@dataclass(slots=True)
-class _Track:
-    """One request's way through the planner."""
-
-    total: int
-    reason: Reason
-    hint: Hint | None = None
-    key: TailKey | None = None
-    entry: int | None = None
-    building: bool = False
-    captured: bool = False
-    spliced: bool = False
-    exact: int | None = None
-    deferrals: int = 0
-    prompt: Sequence[int] = ()
-    runs: tuple[Run, ...] | None = None
-    runs_hit: int = 0
-    sample: Sample | None = None
-    sample_failed: bool = False
-
-    @property
-    def tail_start(self) -> int:
-        if self.sample is not None:
-            return self.total - self.sample.tail_tokens
-        return self.total - (self.hint.tail_tokens if self.hint else 0)
 
 
 @dataclass(slots=True)
@@ -98,9 +55,9 @@ class TailPlanner:
     """
     Decides for each request and each step what the suffix store does.
 
-    `engine` is the engine's own part of every tail's identity. `supported` is False where the compatibility
-    gate refused: then every hinted request is served exactly, with that reason. Without a calibrator tails
-    stay as they were built, without a marker nothing is matched.
+    `engine` is the engine's own part of every tail's identity, and `start` names this start of it.
+    `supported` is False where the compatibility gate refused: then every hinted request is served exactly,
+    with that reason. Without a calibrator tails stay as they were built, without a marker nothing is matched.
     """
 
     def __init__(
@@ -110,6 +67,7 @@ class TailPlanner:
         *,
         engine: str,
         clock: Clock,
+        start: str = "",
         supported: bool = True,
         hash_function: TailHash = hash_tail,
         calibrator: Calibrator | None = None,
@@ -117,7 +75,6 @@ class TailPlanner:
     ) -> None:
         self.index = index
         self.limits = limits
-        self.lookups: Counter[Found] = Counter()
         self.requests: Counter[Reason] = Counter()
         self._engine = engine
         self._clock = clock
@@ -126,8 +83,9 @@ class TailPlanner:
         self._calibrator = calibrator
         self._marker = marker
         self._jobs: dict[int, Job] = {}
+        self._reads = TailReads(index, limits, engine=start, jobs=self._jobs, marker=marker)
         self._finished: list[Built] = []
-        self._tracks: dict[str, _Track] = {}
+        self._tracks: dict[str, Track] = {}
         self._step = _Step()
 
     # -- a request's life -------------------------------------------------------------------------------
@@ -142,7 +100,7 @@ class TailPlanner:
             # A calibration's sample, which the planner made itself.
             return True
         wish = read_wish(facts, self.limits)
-        track = _Track(total=len(facts.prompt), reason=wish.reason)
+        track = Track(total=len(facts.prompt), reason=wish.reason)
         self._tracks[facts.request_id] = track
         if wish.hint is None:
             return False
@@ -174,10 +132,15 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return track.reason if track is not None else Reason.NOT_ASKED
 
-    def exact_tokens(self, request_id: str) -> int | None:
-        """How many of a spliced request's first tokens are exact; None when all are."""
+    def register_max(self, request_id: str) -> int | None:
+        """How many of the request's first tokens may be registered in the prefix store; None: all."""
         track = self._tracks.get(request_id)
-        return track.exact if track is not None else None
+        return track.register_max if track is not None else None
+
+    def chunk_end(self, request_id: str) -> int | None:
+        """Where ordinary chunks of the request must end, since a splice follows; None: nowhere."""
+        track = self._tracks.get(request_id)
+        return track.exact_end if track is not None and track.course is Course.CHUNKED else None
 
     def next_sample(self, *, idle: bool) -> tuple[str, Sample] | None:
         """Return a calibration's next request, its id and sample, when it may be computed now."""
@@ -187,72 +150,69 @@ class TailPlanner:
         if sample is None:
             return None
         request_id = f"{SAMPLE_PREFIX}-{sample.entry}-{sample.variant}-{sample.number}"
-        self._tracks[request_id] = _Track(
+        self._tracks[request_id] = Track(
             total=len(sample.prompt),
             reason=Reason.NOT_ASKED,
             entry=sample.entry,
             building=True,
-            exact=0,
+            register_max=0,
             sample=sample,
         )
         return request_id, sample
 
     # -- scheduling a step ------------------------------------------------------------------------------
 
-    def pending_middle(self, request_id: str) -> int:
-        """How many tokens may ride along when the waiting request is admitted; 0 when it reads nothing."""
+    def pending_middle(self, request_id: str, computed: int = 0) -> int:
+        """How many tokens may ride along with the request's splice; 0 when it reads nothing."""
         track = self._tracks.get(request_id)
-        if track is None or track.hint is None or track.key is None or track.spliced:
-            return 0
-        if track.hint.op is not Operation.READ or self.index.look_up(track.key).found is not Found.LIVE:
-            return 0
-        return track.tail_start + track.hint.head + track.hint.match
+        return self._reads.pending(track, computed) if track is not None else 0
 
-    def match(self, request_id: str, hit: int, room: Room, *, resumed: bool) -> int | None:
+    def open_space(self, request_id: str, exact_hit: int) -> Space | None:
+        """
+        Return the namespace of the request's approximate blocks, before they are looked up.
+
+        `exact_hit` tokens are in the prefix store under the ordinary hashes. None: there are only those.
+        """
+        track = self._tracks.get(request_id)
+        return self._reads.open_space(track, exact_hit) if track is not None else None
+
+    def close_space(self, request_id: str) -> None:
+        """The request has no whole block in its namespace: what is approximate stays unregistered."""
+        self._tracks[request_id].space = None
+
+    def in_space(self, request_id: str) -> bool:
+        """Whether the request's blocks past its exact part have hashes of their own."""
+        track = self._tracks.get(request_id)
+        return track is not None and track.space is not None
+
+    def match(self, request_id: str, hit: int, room: Room) -> int | None:
         """
         Say how many tokens after the first `hit` count as loaded when the request is admitted now.
 
-        0 means that it is computed exactly; None means that it should be asked again in the next step.
+        0 means that vLLM goes on behind the hit by itself, in chunks where a splice follows; None means that
+        it should ask again in the next step.
         """
         track = self._tracks.get(request_id)
-        if track is None or track.hint is None or track.hint.op is not Operation.READ:
-            return 0
-        if resumed:
-            return self._give_up(track, Reason.PREEMPTED)
-        refusal = self._refuse(track, hit, room)
-        if refusal is not None:
-            return self._give_up(track, refusal)
-        runs = self._runs(track, hit, room)
-        tokens = self._middle(track, hit) + sum(run.count for run in runs)
-        if tokens > room.tokens or OWN_ROWS + len(runs) > room.rows:
-            track.deferrals += 1
-            return None if track.deferrals <= self.limits.deferrals_max else self._give_up(track, Reason.BUSY)
-        # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
-        track.exact = track.tail_start + track.hint.head
-        return self._copied(track) - hit
+        return self._reads.match(track, hit, room) if track is not None else 0
 
-    def admit(self, request_id: str, hit: int) -> Splice:
+    def admit(self, request_id: str) -> Admission | None:
         """The request was admitted with the tokens that `match` named: plan its splice into this step."""
-        track = self._tracks[request_id]
-        assert track.entry is not None and track.exact is not None, "match found a live tail"
-        self.index.acquire(track.entry)
-        self.lookups[Found.LIVE] += 1
-        track.reason, track.spliced = Reason.HIT, True
-        job, record = self._jobs.get(track.entry), self.index.record(track.entry)
-        ready = sorted(record.variants) if record is not None else []
-        splice = Splice(
-            request_id,
-            track.entry,
-            hit,
-            exact=track.exact,
-            copied=self._copied(track),
-            total=track.total,
-            tail=track.tail_start,
-            runs=track.runs or (),
-            mix=mix_for(track.tail_start - (len(job.scaffold) if job is not None else 0), ready),
-        )
-        self._step.splices.append(splice)
-        return splice
+        track = self._tracks.get(request_id)
+        return self._planned(self._reads.admit(track, request_id)) if track is not None else None
+
+    def resume(self, request_id: str, computed: int, room: Room) -> Admission | None:
+        """Plan the splice of a running request that has computed so many tokens in chunks, if it fits."""
+        track = self._tracks.get(request_id)
+        if track is None:
+            return None
+        return self._planned(self._reads.resume(track, request_id, computed, room))
+
+    def withdraw(self, splice: Splice) -> None:
+        """A running request got no place in the step: take its splice out of it."""
+        self._step.splices.remove(splice)
+        track = self._tracks.get(splice.request_id)
+        if track is not None:
+            self._reads.withdraw(track, splice)
 
     def take_splices(self) -> tuple[Splice, ...]:
         """Return the splices planned since the last step was closed."""
@@ -285,6 +245,12 @@ class TailPlanner:
 
     # -- what the workers answered ----------------------------------------------------------------------
 
+    def copied(self, request_id: str) -> None:
+        """The tail is in the request's blocks: they may be registered in the namespace, if there is one."""
+        track = self._tracks.get(request_id)
+        if track is not None and track.space is not None:
+            track.register_max = None
+
     def step_done(self, splices: Sequence[Splice]) -> None:
         """The step's output has been processed: its readers let go of their tails."""
         for splice in splices:
@@ -311,10 +277,10 @@ class TailPlanner:
             track.reason, track.building = Reason.UNSUPPORTED, False
 
     def copy_failed(self, request_id: str) -> None:
-        """A worker could not copy the tail to the request's blocks: vLLM computes it exactly instead."""
+        """A worker could not copy the tail to the request's blocks: it is computed exactly instead."""
         track = self._tracks.get(request_id)
         if track is not None:
-            track.reason, track.exact = Reason.COPY_FAILED, None
+            track.give_up(Reason.COPY_FAILED)
 
     def reset(self) -> None:
         """Make every tail unreachable; readers of the running step finish with what they have."""
@@ -327,6 +293,11 @@ class TailPlanner:
         """Serve every hinted request exactly from now on: the engine turned out not to be supported."""
         self._supported = False
         self.reset()
+
+    @property
+    def lookups(self) -> Counter[Found]:
+        """How many lookups found what."""
+        return self._reads.lookups
 
     # -- details ----------------------------------------------------------------------------------------
 
@@ -343,7 +314,12 @@ class TailPlanner:
             engine=self._engine,
         )
 
-    def _begin_build(self, track: _Track, facts: Facts, tail: tuple[int, ...]) -> bool:
+    def _planned(self, admission: Admission | None) -> Admission | None:
+        if admission is not None and admission.splice is not None:
+            self._step.splices.append(admission.splice)
+        return admission
+
+    def _begin_build(self, track: Track, facts: Facts, tail: tuple[int, ...]) -> bool:
         assert track.key is not None and track.hint is not None
         lookup = self.index.look_up(track.key)
         if lookup.record is not None:
@@ -388,7 +364,7 @@ class TailPlanner:
             record.variants.add(built.variant)
             self._finished.append(built)
 
-    def _end_sample(self, track: _Track) -> None:
+    def _end_sample(self, track: Track) -> None:
         if self._calibrator is not None and track.sample is not None:
             self._calibrator.done(
                 track.sample,
@@ -397,7 +373,7 @@ class TailPlanner:
                 failed=track.sample_failed,
             )
 
-    def _building(self, built: Built) -> list[_Track]:
+    def _building(self, built: Built) -> list[Track]:
         return [
             track
             for track in self._tracks.values()
@@ -413,61 +389,11 @@ class TailPlanner:
         if self._marker is not None:
             self._marker.forget(entry)
 
-    def _runs(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
-        """Find the tail's tokens that the middle points at, once per hit, as far as any step has room."""
-        if track.runs is None or track.runs_hit != hit:
-            track.runs, track.runs_hit = self._mark(track, hit, room), hit
-        return track.runs
-
-    def _mark(self, track: _Track, hit: int, room: Room) -> tuple[Run, ...]:
-        assert track.hint is not None
-        if self._marker is None or track.entry is None or track.hint.match == 0:
-            return ()
-        runs = self._marker.mark(
-            track.entry,
-            track.prompt[track.hint.prefix_tokens : track.tail_start],
-            first=track.hint.head,
-            end=track.hint.tail_tokens - max(track.hint.last, 1),
-            tokens_max=min(track.hint.match, room.tokens_max - self._middle(track, hit)),
-        )
-        longest = sorted(runs, key=lambda run: -run.count)[: max(room.rows_max - OWN_ROWS, 0)]
-        return tuple(sorted(longest, key=lambda run: run.offset))
-
-    def _refuse(self, track: _Track, hit: int, room: Room) -> Reason | None:
-        assert track.key is not None
-        middle = self._middle(track, hit)
-        if middle <= 0:
-            return Reason.PREFIX_COVERS
-        if middle > room.tokens_max:
-            return Reason.MIDDLE_TOO_LONG
-        if room.rows_max < OWN_ROWS:
-            return Reason.BUSY
-        lookup = self.index.look_up(track.key)
-        if lookup.found is Found.LIVE and lookup.record is not None:
-            track.entry = lookup.record.entry
-            return None
-        self.lookups[lookup.found] += 1
-        reasons = {Found.BUILDING: Reason.BUILDING, Found.FALSE_HIT: Reason.FALSE_HIT}
-        return reasons.get(lookup.found, Reason.NOT_BUILT)
-
-    def _give_up(self, track: _Track, reason: Reason) -> int:
-        track.hint, track.reason, track.exact = None, reason, None
-        return 0
-
-    def _middle(self, track: _Track, hit: int) -> int:
-        assert track.hint is not None
-        return track.tail_start + track.hint.head - hit
-
-    def _copied(self, track: _Track) -> int:
-        assert track.hint is not None
-        return track.total - max(track.hint.last, 1)
-
     def _load(self, splice: Splice, block_table: BlockTable) -> Load:
-        track = self._tracks[splice.request_id]
         span = Span(
             blocks=tuple(block_table(splice.request_id)),
             position=splice.exact,
-            offset=splice.exact - track.tail_start,
+            offset=splice.exact - splice.tail,
             # The runs too, though they are computed afresh: their rows write over the copy in the forward.
             count=splice.copied - splice.exact,
         )

@@ -1,25 +1,30 @@
 """
 vLLM's scheduler with the middle as a second row.
 
-Five things, and no more, differ from vLLM's own: room is kept in a step for rows that ride along, the rows
-are added to what vLLM scheduled, blocks past a request's exact part are kept out of the prefix store, samples
-for calibration are computed when the engine is idle, and each request's counts and reason are reported with
-its first output.
+Six things, and no more, differ from vLLM's own: room is kept in a step for rows that ride along; the rows are
+added to what vLLM scheduled; middles that are longer than a step has room for are computed in chunks that
+end where the tail begins; blocks past a request's exact part have hashes of their own; samples for
+calibration are computed when the engine is idle; and each request's counts and reason are reported with its
+first output.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any, Final
 
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.request import Request, RequestStatus
 
 from sternpost_core.hint import HINT_FIELD, Reason, Report
 from sternpost_engine.connector import NO_ROOM, OutcomeMetadata, SchedulerSide, SternpostConnector
-from sternpost_engine.operations import Splice
-from sternpost_engine.planner import OWN_ROWS, SAMPLE_PREFIX, Room
+from sternpost_engine.operations import ROW_MARK, Splice
+from sternpost_engine.planner import SAMPLE_PREFIX
+from sternpost_engine.reads import OWN_ROWS
+from sternpost_engine.tracks import Room
 
 ORDINARY_SHARE_MIN: Final = 0.25
 """The share of a step's tokens that stays with ordinary rows, whatever rides along."""
@@ -32,9 +37,6 @@ SAMPLE_TOKENS_MAX: Final = 512
 
 SAMPLE_USAGE_MAX: Final = 0.8
 """Over this usage of the KV cache a waiting sample gives its blocks back."""
-
-ROW_MARK: Final = "#sternpost-row-"
-"""Marks the id of a row that rides along; no request of a client can have it, for vLLM makes the ids."""
 
 
 class SternpostScheduler(AsyncScheduler):
@@ -55,9 +57,10 @@ class SternpostScheduler(AsyncScheduler):
         self._sample_id = ""
         self._sample_yields = True
         self._splices: dict[int, tuple[Splice, ...]] = {}
+        self._resumed: dict[Splice, int] = {}
         self._engine_id: str = self.vllm_config.instance_id
         self._side.scheduler = self
-        self._keep_approximate_out()
+        self._limit_registration()
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """Schedule one step, with room for the middles of waiting reads."""
@@ -65,6 +68,7 @@ class SternpostScheduler(AsyncScheduler):
         self._extra_rows = 0
         self._room = self._make_room()
         self.max_num_scheduled_tokens = self._tokens_for_step(sample_held=bool(held))
+        self._resume_splices()
         try:
             output = super().schedule(throttle_prefills)
         finally:
@@ -89,12 +93,14 @@ class SternpostScheduler(AsyncScheduler):
 
     def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
         """Take the step's splices before the connector closes the step."""
+        resumed = self._settle_resumed(scheduler_output)
         splices = self._side.planner.take_splices()
         metadata = super()._build_kv_connector_meta(connector, scheduler_output)
         if splices:
             self._splices[id(scheduler_output)] = splices
-        if metadata.operations.captures:
-            # The workers hook the cache update before the forward, so the step's start must precede it.
+        if metadata.operations.captures or resumed:
+            # The workers copy tails and hook the cache update before the forward, so the step's start must
+            # precede it; vLLM knows that of the loads that it admitted itself.
             scheduler_output.has_sync_kv_loads = True
         return metadata
 
@@ -107,23 +113,18 @@ class SternpostScheduler(AsyncScheduler):
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
         """Pass on what the workers did, let vLLM process the step, and add the reports."""
-        connector_output = model_runner_output.kv_connector_output
+        outcome = _outcome_of(model_runner_output)
         splices = self._splices.pop(id(scheduler_output), ())
-        if connector_output is not None:
-            if isinstance(connector_output.kv_connector_worker_meta, OutcomeMetadata):
-                self._side.answer(connector_output.kv_connector_worker_meta)
-            if connector_output.invalid_block_ids:
-                self._copies_failed(splices, connector_output.invalid_block_ids)
-        reasons = {
-            request_id: self._side.planner.reason(request_id)
-            for request_id in scheduler_output.num_scheduled_tokens
-        }
+        self._side.answer(outcome)
+        self._settle_copies(splices, outcome.not_copied)
+        reasons = self._reasons(scheduler_output)
         outputs: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)
         self._side.step_done(splices)
         self._calibrate()
         for engine_outputs in outputs.values():
             for output in engine_outputs.outputs:
-                self._report(output, reasons)
+                if output.prefill_stats is not None:
+                    self._report(output, reasons)
         return outputs
 
     # -- room -----------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class SternpostScheduler(AsyncScheduler):
         most = max(self._tokens_full - ordinary, 0)
         rows = self._rows_left()
         return Room(
-            tokens=min(self._wanted(rows), most),
+            tokens=min(self._wanted(rows, most), most),
             rows=rows,
             tokens_max=most,
             rows_max=self.max_num_running_reqs,
@@ -143,14 +144,23 @@ class SternpostScheduler(AsyncScheduler):
     def _rows_left(self) -> int:
         return int(self.max_num_running_reqs) - len(self.running) - self._extra_rows
 
-    def _wanted(self, rows: int) -> int:
-        """How many tokens the waiting reads want to let ride along, as far as there are rows for them."""
-        wanted = 0
+    def _wanted(self, rows: int, most: int) -> int:
+        """
+        How many tokens reads want to let ride along, as far as there are rows for them.
+
+        One that wants more than `most` gets its middle computed in ordinary chunks first.
+        """
+        planner, wanted = self._side.planner, 0
+        for request in self.running:
+            if planner.chunk_end(request.request_id) is not None and rows >= 1:
+                tokens = planner.pending_middle(request.request_id, request.num_computed_tokens)
+                wanted += tokens if tokens <= most else 0
+                rows -= 1
         for request in self.waiting:
             if rows < OWN_ROWS:
                 break
-            tokens = self._side.planner.pending_middle(request.request_id)
-            wanted += tokens
+            tokens = planner.pending_middle(request.request_id)
+            wanted += tokens if tokens <= most else 0
             rows -= OWN_ROWS if tokens else 1
         return wanted
 
@@ -161,19 +171,19 @@ class SternpostScheduler(AsyncScheduler):
         Add the rows of the middle and of the matched runs: partial prefills over the request's own blocks.
 
         Each is a new request to the worker, never sampled, and reported finished with the next step; nothing
-        depends on rewinding or jumping a counter of the request itself.
+        depends on rewinding a counter of the request itself.
         """
-        own = next(new for new in scheduler_output.scheduled_new_reqs if new.req_id == splice.request_id)
+        request = self.requests[splice.request_id]
+        blocks = self.kv_cache_manager.get_block_ids(splice.request_id)
         for number, (first, end) in enumerate(splice.rows):
             row_id = f"{splice.request_id}{ROW_MARK}{number}"
-            tokens = own.prompt_token_ids[: end + 1]
+            tokens = request.prompt_token_ids[: end + 1]
             row = replace(
-                own,
+                NewRequestData.from_request(request, tuple(list(ids) for ids in blocks)),
                 req_id=row_id,
                 prompt_token_ids=tokens,
-                prefill_token_ids=None if own.prefill_token_ids is None else list(tokens),
+                prefill_token_ids=list(tokens) if self.use_v2_model_runner else None,
                 sampling_params=SamplingParams(temperature=0.0, max_tokens=1),
-                block_ids=tuple(list(blocks) for blocks in own.block_ids),
                 num_computed_tokens=first,
             )
             scheduler_output.scheduled_new_reqs.insert(0, row)
@@ -183,13 +193,6 @@ class SternpostScheduler(AsyncScheduler):
 
     def _correct_counts(self, splice: Splice) -> None:
         """Take what the extra rows compute out of what vLLM counted as loaded."""
-        request = self.requests[splice.request_id]
-        if request.prefill_stats is not None:
-            request.prefill_stats.set(
-                num_prompt_tokens=request.num_prompt_tokens,
-                num_local_cached_tokens=splice.hit,
-                num_external_cached_tokens=splice.suffix_tokens,
-            )
         stats = self.connector_prefix_cache_stats
         if stats is not None:
             computed = splice.middle_tokens + splice.matched_tokens
@@ -198,18 +201,69 @@ class SternpostScheduler(AsyncScheduler):
                 stats.hits_by_source[source] -= computed
                 break
 
+    # -- long middles ---------------------------------------------------------------------------------------
+
+    def _reserve_prefill_lookahead(
+        self, request: Request, num_computed_tokens: int, num_new_tokens: int
+    ) -> int:
+        """End an ordinary chunk of a long middle where the tail begins: the tail is not computed."""
+        count: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
+        end = self._side.planner.chunk_end(request.request_id)
+        return count if end is None else min(count, max(end - num_computed_tokens, 0))
+
+    def _resume_splices(self) -> None:
+        """
+        Splice the running reads of which little enough of the middle is left.
+
+        vLLM sees a request of which all but the last tokens is computed; it sends that count to the workers
+        with every step, so nothing else has to learn of the jump.
+        """
+        for request in self.running:
+            if self._side.planner.chunk_end(request.request_id) is None:
+                continue
+            computed = request.num_computed_tokens
+            splice = self._side.resume(request, self.room())
+            if splice is not None:
+                self._resumed[splice] = computed
+                request.num_computed_tokens = splice.copied
+
+    def _settle_resumed(self, scheduler_output: Any) -> int:
+        """Withdraw the splices of running reads that got no place in the step; returns how many did."""
+        resumed, self._resumed = self._resumed, {}
+        for splice, computed in resumed.items():
+            if splice.request_id in scheduler_output.num_scheduled_tokens:
+                continue
+            self._side.planner.withdraw(splice)
+            request = self.requests[splice.request_id]
+            if request.status is RequestStatus.RUNNING:
+                request.num_computed_tokens = computed
+        return sum(splice.request_id in scheduler_output.num_scheduled_tokens for splice in resumed)
+
     # -- isolation ------------------------------------------------------------------------------------------
 
-    def _keep_approximate_out(self) -> None:
-        """Register no block past a request's exact part under the hash of its tokens."""
+    def _get_local_prefix_cache_hit(self, request: Request) -> tuple[Any, int, int, bool]:
+        """Look up the request's exact blocks, and behind them the approximate ones that it may read."""
+        self._side.hashes.leave(request)
+        found: tuple[Any, int, int, bool] = super()._get_local_prefix_cache_hit(request)
+        if self._side.open_space(request, found[1], self.hash_block_size):
+            found = super()._get_local_prefix_cache_hit(request)
+        return found
+
+    def _limit_registration(self) -> None:
+        """
+        Register no block that holds no KV yet, or approximate KV without a hash of its own.
+
+        vLLM registers blocks when they are allocated. A tail's blocks wait until its copy is known to have
+        succeeded, for else another request could read what a failed copy left in them.
+        """
         coordinator, planner = self.kv_cache_manager.coordinator, self._side.planner
         cache_blocks = coordinator.cache_blocks
 
-        def cache_exact_blocks(request: Any, num_computed_tokens: int) -> None:
-            exact = planner.exact_tokens(request.request_id)
-            cache_blocks(request, num_computed_tokens if exact is None else min(num_computed_tokens, exact))
+        def cache_limited_blocks(request: Any, num_computed_tokens: int) -> None:
+            most = planner.register_max(request.request_id)
+            cache_blocks(request, num_computed_tokens if most is None else min(num_computed_tokens, most))
 
-        coordinator.cache_blocks = cache_exact_blocks
+        coordinator.cache_blocks = cache_limited_blocks
 
     # -- calibration ----------------------------------------------------------------------------------------
 
@@ -261,20 +315,40 @@ class SternpostScheduler(AsyncScheduler):
 
     # -- answers --------------------------------------------------------------------------------------------
 
-    def _copies_failed(self, splices: tuple[Splice, ...], invalid: set[int]) -> None:
+    def _settle_copies(self, splices: tuple[Splice, ...], failed: set[str]) -> None:
+        """Let the blocks of the step's copies be found by others, and begin anew where a copy failed."""
         for splice in splices:
-            request = self.requests.get(splice.request_id)
-            if request is None or not invalid.intersection(
-                self.kv_cache_manager.get_block_ids(splice.request_id)[0]
-            ):
+            if splice.request_id not in failed:
+                self._side.planner.copied(splice.request_id)
                 continue
             self._side.planner.copy_failed(splice.request_id)
-            if request.prefill_stats is not None:
-                request.prefill_stats.set(request.num_prompt_tokens, splice.hit, 0)
+            request = self.requests.get(splice.request_id)
+            if request is not None:
+                self._begin_anew(request)
+
+    def _begin_anew(self, request: Request) -> None:
+        """
+        Preempt a request that ran on what a failed copy left in its blocks.
+
+        What it has in flight rests on that, too, and is thrown away. No other request can have found its
+        blocks, for they were not registered.
+        """
+        request.drop_stale_output = True
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+
+    def _reasons(self, scheduler_output: Any) -> dict[str, Reason]:
+        """Note why the requests whose first output this may be go their way: some end in this step."""
+        return {
+            request_id: self._side.planner.reason(request_id)
+            for request_id in scheduler_output.num_scheduled_tokens
+            if (request := self.requests.get(request_id)) is not None and request.prefill_stats is not None
+        }
 
     def _report(self, output: Any, reasons: dict[str, Reason]) -> None:
         stats = output.prefill_stats
-        if stats is None or output.request_id.startswith(SAMPLE_PREFIX):
+        if output.request_id.startswith(SAMPLE_PREFIX):
             return
         prefix, suffix = stats.num_local_cached_tokens, stats.num_external_cached_tokens
         report = Report(
@@ -286,3 +360,10 @@ class SternpostScheduler(AsyncScheduler):
         )
         self._side.count_tokens(prefix, suffix, report.computed_tokens)
         output.kv_transfer_params = {**(output.kv_transfer_params or {}), HINT_FIELD: report.to_mapping()}
+
+
+def _outcome_of(model_runner_output: Any) -> OutcomeMetadata:
+    """What the workers say about the step; nothing, where they have nothing to say."""
+    connector_output = model_runner_output.kv_connector_output
+    meta = connector_output.kv_connector_worker_meta if connector_output is not None else None
+    return meta if isinstance(meta, OutcomeMetadata) else OutcomeMetadata({}, set())

@@ -8,7 +8,7 @@ itself; pages are never indexed here. A build's keys and values are taken on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,11 +36,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What the loads of a step did: bytes and seconds, and the blocks of the loads that failed."""
+    """What the loads of a step did: tokens and seconds, and the requests whose loads failed."""
 
     tokens: int
     seconds: float
-    failed: Mapping[str, Sequence[int]]
+    failed: frozenset[str]
 
 
 class SuffixWorker:
@@ -109,17 +109,17 @@ class SuffixWorker:
 
     def _load_all(self, loads: Sequence[Load]) -> Copied:
         began = self._seconds()
-        failed: dict[str, Sequence[int]] = {}
+        failed: set[str] = set()
         tokens = 0
         for load in loads:
             try:
                 self._load(load)
                 tokens += load.span.count
             except (RuntimeError, KeyError, AssertionError) as error:
-                # The engine goes on: vLLM computes the named blocks anew. The message holds no prompt text.
+                # The engine goes on: the request is computed anew. The message holds no prompt text.
                 self._logger.warning("copy of tail %d failed: %s", load.entry, type(error).__name__)
-                failed[load.request_id] = self._blocks_to_recompute(load.span)
-        return Copied(tokens, self._seconds() - began, failed)
+                failed.add(load.request_id)
+        return Copied(tokens, self._seconds() - began, frozenset(failed))
 
     def _load(self, load: Load) -> None:
         tail, span = self._tails[load.entry], load.span
@@ -148,9 +148,6 @@ class SuffixWorker:
             scratch = torch.empty(size, dtype=torch.float32, device=self._device)
             self._scratch[shape] = scratch
         return scratch[:count]
-
-    def _blocks_to_recompute(self, span: Span) -> Sequence[int]:
-        return span.blocks[span.position // self._block_size :]
 
     def _slots(self, span: Span) -> torch.Tensor:
         positions = torch.arange(span.position, span.position + span.count)

@@ -8,8 +8,8 @@ import pytest
 from sternpost_core.hint import Correction, Reason
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
-from sternpost_engine.planner import Room
 from sternpost_engine.settings import EngineSettings
+from sternpost_engine.tracks import Room
 from sternpost_fakes.tail_requests import BLOCK_SIZE, SCAFFOLD, TAIL, build_facts, read_facts
 from sternpost_fakes.vllm_modules import import_object
 
@@ -57,6 +57,8 @@ def request_of(facts: Any, **changes: Any) -> SimpleNamespace:
         "num_preemptions": 0,
         "num_computed_tokens": 0,
         "skip_reading_prefix_cache": False,
+        "block_hashes": [bytes([number]) for number in range(len(facts.prompt) // BLOCK_SIZE)],
+        "update_block_hashes": lambda: None,
         "prefill_stats": FakePrefillStats(),
     }
     return SimpleNamespace(**{**values, **changes})
@@ -83,6 +85,7 @@ def make_side(connector: ModuleType, *, workers: int = 1, settings: EngineSettin
     spec = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8, dtype=torch.bfloat16)
     group = SimpleNamespace(kv_cache_spec=spec, layer_names=["layer-0", "layer-1"])
     config = SimpleNamespace(
+        instance_id="start",
         model_config=SimpleNamespace(
             hf_text_config=SimpleNamespace(),
             model="m",
@@ -175,9 +178,10 @@ def test_outcomes_of_workers_are_added_up(connector: ModuleType) -> None:
     tail, sample, other = Built(1), Built(1, 0), Built(2)
     first = connector.OutcomeMetadata({tail: 1, sample: 1}, {other})
 
-    total = first.aggregate(connector.OutcomeMetadata({tail: 1}, {sample}))
+    total = first.aggregate(connector.OutcomeMetadata({tail: 1}, {sample}, {"read"}))
 
     assert ({tail: 2, sample: 1}, {sample, other}) == (total.completed, total.failed)
+    assert {"read"} == total.not_copied
 
 
 @pytest.mark.parametrize(
@@ -263,21 +267,74 @@ def test_step_starts_where_vllms_counter_stands(connector: ModuleType) -> None:
     assert 12 // BLOCK_SIZE in operations.captures[0].span.blocks
 
 
-def test_preempted_splice_is_counted_as_it_was_computed(connector: ModuleType) -> None:
-    """vLLM counts a request's first admission alone, and this request did not profit from it."""
+def test_read_has_hashes_of_its_own_while_it_may_be_spliced(connector: ModuleType) -> None:
+    """From its first approximate block on; the ordinary ones come back when it is computed exactly."""
+    side = make_side(connector)
+    build(connector, side)
+    request = request_of(read_facts("read"))
+    ordinary = list(request.block_hashes)
+    side.add(request)
+
+    assert side.open_space(request, 8, BLOCK_SIZE)
+    own = list(request.block_hashes)
+    side.planner.reset()
+    side.match(request, 8)
+
+    assert ordinary[:4] == own[:4]
+    assert ordinary[4] != own[4]
+    assert ordinary == request.block_hashes
+
+
+def test_read_without_a_whole_approximate_block_looks_up_exact_ones_alone(connector: ModuleType) -> None:
+    """And what is approximate of it is not registered."""
+    side = make_side(connector)
+    build(connector, side)
+    request = request_of(read_facts("read"), block_hashes=[b"the middle's"])
+    side.add(request)
+
+    assert not side.open_space(request, 0, BLOCK_SIZE)
+    assert not side.planner.in_space("read")
+
+
+@pytest.mark.parametrize(
+    ("hit", "counts"),
+    [
+        pytest.param(8, (34, 8, 14), id="copied"),
+        pytest.param(24, (34, 18, 14), id="partly-there"),
+        pytest.param(32, (34, 18, 14), id="all-there"),
+    ],
+)
+def test_approximate_tokens_are_counted_for_the_suffix_store(
+    connector: ModuleType, hit: int, counts: tuple[int, int, int]
+) -> None:
+    """Wherever they come from; vLLM counts what its own store has as exact."""
     side = make_side(connector)
     build(connector, side)
     request = request_of(read_facts("read"))
     side.add(request)
-    side.match(request, 0)
+    side.open_space(request, 8, BLOCK_SIZE)
+
+    side.match(request, hit)
+    side.admit(request)
+
+    assert counts == request.prefill_stats.counts
+
+
+def test_preempted_read_is_counted_by_its_next_admission(connector: ModuleType) -> None:
+    """vLLM counts a request's first admission alone, and this request did not live to profit from it."""
+    side = make_side(connector)
+    build(connector, side)
+    request = request_of(read_facts("read"))
+    side.add(request)
+    side.match(request, 8)
     side.admit(request)
     side.step_done(side.planner.take_splices())
-    side.close_step({})
+    side.planner.reset()
     request.num_preemptions = 1
 
-    assert 0 == side.match(request, 8)
+    assert 0 == side.match(request, 4)
 
-    assert (34, 8, 0) == request.prefill_stats.counts
+    assert (34, 4, 0) == request.prefill_stats.counts
 
 
 def test_figures_are_sent_once(connector: ModuleType) -> None:
@@ -405,4 +462,4 @@ def test_plain_step_never_reaches_the_worker(connector: ModuleType) -> None:
     side.start(Operations())
     side.end()
 
-    assert (set(), None, None) == (side.take_failed_blocks(), side.take_outcome(), side.take_stats())
+    assert (None, None) == (side.take_outcome(), side.take_stats())

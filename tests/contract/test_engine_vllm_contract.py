@@ -50,7 +50,6 @@ def test_installed_version_is_one_that_was_tried() -> None:
         ("wait_for_layer_load", ["layer_name"]),
         ("save_kv_layer", ["layer_name", "kv_layer", "attn_metadata", "kwargs"]),
         ("wait_for_save", []),
-        ("get_block_ids_with_load_errors", []),
         ("build_connector_worker_meta", []),
         ("get_kv_connector_stats", []),
         ("build_kv_connector_stats", ["data"]),
@@ -86,6 +85,8 @@ def test_outcome_implements_all_that_vllm_demands() -> None:
         ("_build_kv_connector_meta", ["connector", "scheduler_output"]),
         ("_update_after_schedule", ["scheduler_output"]),
         ("update_from_output", ["scheduler_output", "model_runner_output"]),
+        ("_get_local_prefix_cache_hit", ["request"]),
+        ("_reserve_prefill_lookahead", ["request", "num_computed_tokens", "num_new_tokens"]),
     ],
 )
 def test_scheduler_methods_are_vllms(method: str, expected: list[str]) -> None:
@@ -102,6 +103,51 @@ def test_metadata_is_built_before_the_counters_advance() -> None:
     assert 0 < text.index("_build_kv_connector_meta(") < text.index("_update_after_schedule(")
 
 
+def test_chunks_of_waiting_and_of_running_requests_are_bounded() -> None:
+    """A long middle's chunk would go on into its tail, and the tail be computed."""
+    text = source("vllm.v1.core.sched.scheduler:Scheduler.schedule")
+
+    assert 2 == text.count("self._reserve_prefill_lookahead(")
+
+
+def test_lookups_go_through_the_overridden_method() -> None:
+    """A request's namespace is opened there, before its blocks are looked up."""
+    text = source("vllm.v1.core.sched.scheduler:Scheduler.schedule")
+
+    assert (
+        0
+        < text.index("self._get_local_prefix_cache_hit(request)")
+        < text.index("self.connector.get_num_new_matched_tokens(")
+        < text.index("self.connector.update_state_after_alloc(")
+    )
+
+
+def test_running_requests_workers_are_told_what_is_computed() -> None:
+    """A read that is spliced while it runs jumps over its tail: the runner takes the count as it is."""
+    runner = "vllm.v1.worker.gpu_model_runner:GPUModelRunner._update_states"
+
+    assert "num_computed_tokens.append(req.num_computed_tokens)" in source(
+        "vllm.v1.core.sched.scheduler:Scheduler._make_cached_request_data"
+    )
+    assert "input_batch.num_computed_tokens_cpu[req_index] = num_computed_tokens" in source(runner)
+
+
+def test_request_whose_copy_failed_is_preempted_with_what_it_has_in_flight() -> None:
+    """Tokens that rest on a failed copy would reach the client."""
+    scheduler = "vllm.v1.core.sched.scheduler:Scheduler"
+
+    assert ["request", "timestamp", "drop_stale_output"] == parameters(f"{scheduler}._preempt_request")
+    assert "output_is_stale and request.drop_stale_output" in source(f"{scheduler}.update_from_output")
+    assert "self.drop_stale_output" in source("vllm.v1.request:Request.__init__")
+
+
+def test_rows_are_made_of_requests() -> None:
+    """As vLLM tells its workers of any new request."""
+    maker = "vllm.v1.core.sched.output:NewRequestData.from_request"
+
+    assert ["request", "block_ids"] == parameters(maker)[:2]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -116,6 +162,8 @@ def test_metadata_is_built_before_the_counters_advance() -> None:
         "kv_cache_manager",
         "connector",
         "vllm_config",
+        "hash_block_size",
+        "use_v2_model_runner",
     ],
 )
 def test_scheduler_has_what_is_read_and_written(name: str) -> None:
@@ -149,7 +197,7 @@ def test_scheduler_has_what_is_read_and_written(name: str) -> None:
         ),
         (
             "vllm.v1.outputs:KVConnectorOutput",
-            {"invalid_block_ids", "kv_connector_worker_meta"},
+            {"kv_connector_worker_meta"},
         ),
         ("vllm.v1.engine:EngineCoreOutput", {"request_id", "kv_transfer_params", "prefill_stats"}),
         ("vllm.v1.engine:EngineCoreOutputs", {"outputs"}),
@@ -199,11 +247,22 @@ def test_prefill_stats_are_set_by_these_names() -> None:
         "prefill_stats",
         "num_prompt_tokens",
         "num_computed_tokens",
+        "block_hashes",
+        "status",
     ],
 )
 def test_request_has_what_the_planner_needs(name: str) -> None:
     """A fact that cannot be read cannot refuse."""
     assert f"self.{name}" in source("vllm.v1.request:Request.__init__")
+
+
+def test_blocks_are_hashed_in_a_chain_from_the_last_hash() -> None:
+    """A namespace is one other hash in the chain, and vLLM's own hashes behind it."""
+    hasher = source("vllm.v1.core.kv_cache_utils:get_request_block_hasher")
+
+    assert "len(request.block_hashes) * hash_block_size" in hasher
+    assert "request.block_hashes[-1] if request.block_hashes else None" in hasher
+    assert [] == parameters("vllm.v1.request:Request.update_block_hashes")
 
 
 def test_request_takes_what_a_sample_gives() -> None:

@@ -187,7 +187,7 @@ def test_false_hit_falls_back_and_is_counted() -> None:
     build(planner, build_facts("build"))
     planner.add(read_facts("read", OTHER_TAIL))
 
-    assert 0 == planner.match("read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("read", 0, WIDE)
     assert Reason.FALSE_HIT is planner.reason("read")
     assert {Found.FALSE_HIT: 1} == planner.lookups
 
@@ -203,7 +203,7 @@ def test_unsupported_engine_serves_exactly(facts: Facts) -> None:
     planner = make_planner(supported=False)
 
     assert not planner.add(facts)
-    assert 0 == planner.match("request", 0, WIDE, resumed=False)
+    assert 0 == planner.match("request", 0, WIDE)
     assert Reason.UNSUPPORTED is planner.reason("request")
     assert Operations() == planner.close_step([("request", 0, len(facts.prompt))], block_table)
 
@@ -216,7 +216,7 @@ def test_killed_request_neither_builds_nor_reads() -> None:
     assert not planner.add(build_facts("no-build", OTHER_TAIL, op=Operation.OFF))
     assert not planner.add(read_facts("no-read", op=Operation.OFF))
 
-    assert 0 == planner.match("no-read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("no-read", 0, WIDE)
     assert [Reason.OFF, Reason.OFF] == [planner.reason("no-build"), planner.reason("no-read")]
     assert Operations() == planner.close_step([("no-build", 0, BUILD_TOKENS)], block_table)
 
@@ -259,7 +259,7 @@ def test_reset_ends_builds_and_hides_tails() -> None:
 
     assert Operations(drops=(1, 2)) == operations
     assert Reason.NOT_BUILT is planner.reason("running")
-    assert 0 == planner.match("read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("read", 0, WIDE)
     assert 0 == planner.index.used_bytes
 
 
@@ -270,7 +270,7 @@ def test_request_that_the_planner_never_saw_is_left_alone() -> None:
     planner.finish("unknown")
     planner.copy_failed("unknown")
 
-    assert 0 == planner.match("unknown", 0, WIDE, resumed=False)
+    assert 0 == planner.match("unknown", 0, WIDE)
     assert 0 == planner.pending_middle("unknown")
-    assert None is planner.exact_tokens("unknown")
+    assert None is planner.register_max("unknown")
     assert Operations() == planner.close_step([("unknown", 0, 4)], block_table)

@@ -6,8 +6,9 @@ import pytest
 
 from sternpost_core.hint import Correction, Reason
 from sternpost_engine.operations import Load, Operations, Span, Splice
-from sternpost_engine.planner import Room, TailPlanner
+from sternpost_engine.planner import TailPlanner
 from sternpost_engine.rules import Facts, Limits
+from sternpost_engine.tracks import Room
 from sternpost_fakes.tail_requests import (
     MIDDLE,
     OTHER_TAIL,
@@ -15,6 +16,7 @@ from sternpost_fakes.tail_requests import (
     TAIL,
     WIDE,
     admit,
+    admitted,
     block_table,
     build,
     build_facts,
@@ -52,9 +54,9 @@ def test_admitted_read_is_spliced(hit: int, head: int, last: int, splice: Splice
     build(planner, build_facts("build"))
     planner.add(read_facts("read", head=head, last=last))
 
-    assert splice.copied - hit == planner.match("read", hit, WIDE, resumed=False)
-    assert splice.exact == planner.exact_tokens("read")
-    assert splice == planner.admit("read", hit)
+    assert splice.copied - hit == planner.match("read", hit, WIDE)
+    assert splice.exact == planner.register_max("read")
+    assert splice == admitted(planner, "read")
     assert (splice,) == planner.take_splices()
     assert Reason.HIT is planner.reason("read")
 
@@ -82,7 +84,6 @@ def test_splice_belongs_to_one_step() -> None:
 
     assert () == planner.take_splices()
     assert Operations() == planner.close_step([("read", 32, 2)], block_table)
-    assert 0 == planner.pending_middle("read")
 
 
 def test_reference_lasts_until_the_steps_output_is_processed() -> None:
@@ -105,10 +106,8 @@ def test_reference_lasts_until_the_steps_output_is_processed() -> None:
     [
         pytest.param(read_facts("read", OTHER_TAIL), 0, WIDE, Reason.NOT_BUILT, id="other-tail"),
         pytest.param(read_facts("read", last=16), 0, WIDE, Reason.TAIL_TOO_SHORT, id="rules"),
-        pytest.param(read_facts("read"), 18, WIDE, Reason.PREFIX_COVERS, id="prefix-store-has-the-middle"),
-        pytest.param(read_facts("read"), 28, WIDE, Reason.PREFIX_COVERS, id="prefix-store-has-the-tail"),
-        pytest.param(read_facts("read", middle=()), 8, WIDE, Reason.PREFIX_COVERS, id="no-middle"),
-        pytest.param(read_facts("read"), 4, Room(13, 9, 13, 9), Reason.MIDDLE_TOO_LONG, id="never-room"),
+        pytest.param(read_facts("read"), 29, WIDE, Reason.PREFIX_COVERS, id="the-rest-is-too-short"),
+        pytest.param(read_facts("read"), 32, WIDE, Reason.PREFIX_COVERS, id="prefix-store-has-the-prompt"),
         pytest.param(read_facts("read"), 0, Room(99, 1, 99, 1), Reason.BUSY, id="never-two-rows"),
         pytest.param(replace(read_facts("read"), transfer=None), 0, WIDE, Reason.NOT_ASKED, id="no-hint"),
     ],
@@ -119,11 +118,11 @@ def test_read_goes_on_exactly(facts: Facts, hit: int, room: Room, reason: Reason
     build(planner, build_facts("build"))
     planner.add(facts)
 
-    assert 0 == planner.match("read", hit, room, resumed=False)
+    assert 0 == planner.match("read", hit, room)
     assert reason is planner.reason("read")
-    assert None is planner.exact_tokens("read")
+    assert None is planner.register_max("read")
     assert 0 == planner.pending_middle("read")
-    assert 0 == planner.match("read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("read", 0, WIDE)
     assert 0 == references(planner)
 
 
@@ -137,7 +136,7 @@ def test_read_waits_for_room_so_many_steps_and_no_more(room: Room) -> None:
     build(planner, build_facts("build"))
     planner.add(read_facts("read"))
 
-    answers = [planner.match("read", 0, room, resumed=False) for _ in range(4)]
+    answers = [planner.match("read", 0, room) for _ in range(4)]
 
     assert [None, None, None, 0] == answers
     assert Reason.BUSY is planner.reason("read")
@@ -149,8 +148,8 @@ def test_read_that_waited_is_spliced_when_there_is_room() -> None:
     build(planner, build_facts("build"))
     planner.add(read_facts("read"))
 
-    assert None is planner.match("read", 8, Room(9, 2, 99, 9), resumed=False)
-    assert 24 == planner.match("read", 8, Room(10, 2, 10, 2), resumed=False)
+    assert None is planner.match("read", 8, Room(9, 2, 99, 9))
+    assert 24 == planner.match("read", 8, Room(10, 2, 10, 2))
 
 
 def test_follower_of_a_build_goes_on_exactly() -> None:
@@ -159,11 +158,11 @@ def test_follower_of_a_build_goes_on_exactly() -> None:
     planner.add(build_facts("build"))
     planner.add(read_facts("follower"))
 
-    assert 0 == planner.match("follower", 0, WIDE, resumed=False)
+    assert 0 == planner.match("follower", 0, WIDE)
     complete(planner, 1)
 
     assert Reason.BUILDING is planner.reason("follower")
-    assert 0 == planner.match("follower", 0, WIDE, resumed=False)
+    assert 0 == planner.match("follower", 0, WIDE)
 
 
 def test_unadmitted_match_takes_no_reference() -> None:
@@ -171,26 +170,50 @@ def test_unadmitted_match_takes_no_reference() -> None:
     planner = make_planner(budget_tokens=16)
     build(planner, build_facts("build"))
     planner.add(read_facts("read"))
-    planner.match("read", 0, WIDE, resumed=False)
+    planner.match("read", 0, WIDE)
     assert 0 == references(planner)
 
     build(planner, build_facts("evicting", OTHER_TAIL))
 
-    assert 0 == planner.match("read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("read", 0, WIDE)
     assert Reason.NOT_BUILT is planner.reason("read")
-    assert None is planner.exact_tokens("read")
+    assert None is planner.register_max("read")
 
 
-def test_preempted_read_is_computed_exactly() -> None:
-    """Its blocks are gone; all of its tokens are exact from now on, and may be cached."""
+def test_preempted_read_is_spliced_again() -> None:
+    """Its blocks are gone, and with them what it had; the tail is still there."""
     planner = make_planner()
     build(planner, build_facts("build"))
-    splice, _ = admit(planner, read_facts("read"))
-    planner.step_done([splice])
+    first, _ = admit(planner, read_facts("read"), hit=8)
+    planner.copied("read")
+    planner.step_done([first])
 
-    assert 0 == planner.match("read", 0, WIDE, resumed=True)
-    assert Reason.PREEMPTED is planner.reason("read")
-    assert None is planner.exact_tokens("read")
+    assert 32 == planner.match("read", 0, WIDE)
+    assert replace(first, hit=0) == admitted(planner, "read")
+    assert Reason.HIT is planner.reason("read")
+
+
+@pytest.mark.parametrize(
+    ("hit", "head", "splice"),
+    [
+        pytest.param(18, 0, Splice("read", 1, 18, 18, 32, 34, 18), id="just-the-middle"),
+        pytest.param(18, 2, Splice("read", 1, 18, 20, 32, 34, 18), id="head-left"),
+        pytest.param(28, 0, Splice("read", 1, 28, 28, 32, 34, 18), id="part-of-the-tail"),
+    ],
+)
+def test_what_the_prefix_store_has_of_the_tail_is_not_copied(hit: int, head: int, splice: Splice) -> None:
+    """Exact blocks are better than stored ones; no row is needed for a middle that is there."""
+    planner = make_planner()
+    build(planner, build_facts("build"))
+
+    found, operations = admit(planner, read_facts("read", head=head), hit=hit)
+
+    assert splice == found
+    assert max(18 + head - hit, 0) == splice.middle_tokens
+    assert (() if hit >= 18 + head else ((hit, 18 + head),)) == splice.rows
+    assert [(splice.exact, splice.exact - 18, 32 - splice.exact)] == [
+        (load.span.position, load.span.offset, load.span.count) for load in operations.loads
+    ]
 
 
 def test_failed_copy_makes_all_tokens_exact() -> None:
@@ -203,7 +226,7 @@ def test_failed_copy_makes_all_tokens_exact() -> None:
     planner.step_done([splice])
 
     assert Reason.COPY_FAILED is planner.reason("read")
-    assert None is planner.exact_tokens("read")
+    assert None is planner.register_max("read")
     assert 0 == references(planner)
 
 
@@ -226,7 +249,7 @@ def test_tail_of_another_is_not_read(facts: Facts) -> None:
     build(planner, build_facts("build"))
     planner.add(facts)
 
-    assert 0 == planner.match("read", 0, WIDE, resumed=False)
+    assert 0 == planner.match("read", 0, WIDE)
     assert Reason.NOT_BUILT is planner.reason("read")
 
 

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from sternpost_core.hint import Reason
 from sternpost_engine.matching import Run
 from sternpost_engine.operations import Load, Span
-from sternpost_engine.planner import OWN_ROWS, Room, TailPlanner
+from sternpost_engine.planner import TailPlanner
+from sternpost_engine.reads import OWN_ROWS
 from sternpost_engine.rules import Limits
+from sternpost_engine.tracks import Room
 from sternpost_fakes.middles import make_marker
 from sternpost_fakes.tail_requests import (
     OTHER_TAIL,
@@ -19,6 +21,7 @@ from sternpost_fakes.tail_requests import (
     TAIL,
     WIDE,
     admit,
+    admitted,
     block_table,
     build,
     build_facts,
@@ -137,8 +140,8 @@ def test_runs_that_no_step_has_room_for_are_left_out(room: Room, expected: list[
     middle = (900, 901, 902, 903, TAIL[0], TAIL[8], TAIL[1])
     planner.add(read_facts("read", middle=middle, match=16))
 
-    assert planner.match("read", 0, room, resumed=False)
-    assert expected == list(planner.admit("read", 0).runs)
+    assert planner.match("read", 0, room)
+    assert expected == list(admitted(planner, "read").runs)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +157,9 @@ def test_read_waits_for_the_room_of_its_runs(room: Room, waits: bool) -> None:
     planner = planner_with_tail()
     planner.add(read_facts("read", middle=BOTH, match=16))
 
-    assert waits == (planner.match("read", 0, room, resumed=False) is None)
-    assert planner.match("read", 0, WIDE, resumed=False)
-    assert 2 == len(planner.admit("read", 0).runs)
+    assert waits == (planner.match("read", 0, room) is None)
+    assert planner.match("read", 0, WIDE)
+    assert 2 == len(admitted(planner, "read").runs)
 
 
 def test_read_whose_runs_find_no_room_goes_on_exactly() -> None:
@@ -165,7 +168,7 @@ def test_read_whose_runs_find_no_room_goes_on_exactly() -> None:
     planner.add(read_facts("read", middle=BOTH, match=16))
     room = Room(12 + 8, OWN_ROWS + 1, 99, 9)
 
-    assert [None, None, 0] == [planner.match("read", 0, room, resumed=False) for _ in range(3)]
+    assert [None, None, 0] == [planner.match("read", 0, room) for _ in range(3)]
     assert Reason.BUSY is planner.reason("read")
 
 
@@ -181,12 +184,12 @@ def test_tail_that_was_built_anew_is_marked_like_the_old_one() -> None:
     """A read that waits may see its tail evicted and built again."""
     planner = planner_with_tail()
     planner.add(read_facts("read", middle=BOTH, match=16))
-    assert None is planner.match("read", 0, Room(1, 9, 99, 9), resumed=False)
+    assert None is planner.match("read", 0, Room(1, 9, 99, 9))
     planner.reset()
     entry = build(planner, build_facts("again"))
 
-    assert planner.match("read", 0, WIDE, resumed=False)
-    splice = planner.admit("read", 0)
+    assert planner.match("read", 0, WIDE)
+    splice = admitted(planner, "read")
 
     assert (entry, (Run(1, 4), Run(9, 4))) == (splice.entry, splice.runs)
 
@@ -222,10 +225,10 @@ def test_every_token_is_computed_or_copied_once(
     room = Room(tokens, rows, tokens, rows)
     wanted = len(SCAFFOLD) + len(middle) + head - hit
     if wanted > tokens:
-        assert 0 == planner.match("read", hit, room, resumed=False)
+        assert 0 == planner.match("read", hit, room)
         return
-    assert planner.match("read", hit, room, resumed=False)
-    splice = planner.admit("read", hit)
+    assert planner.match("read", hit, room)
+    splice = admitted(planner, "read")
 
     covered = [at for first, end in splice.rows for at in range(first, end)]
     own = range(splice.copied, splice.total)

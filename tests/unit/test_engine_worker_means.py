@@ -85,7 +85,7 @@ def test_read_takes_its_mix(shares: Mapping[int, float], dtype: torch.dtype, tol
 
     copied = engine.worker.start(Operations(loads=(load(mix=Mix(tuple(shares.items()))),)))
 
-    assert (17, {}) == (copied.tokens, copied.failed)
+    assert (17, frozenset()) == (copied.tokens, copied.failed)
     for number, layer in enumerate(engine.layers):
         keys = MODEL.rotated(expected_mix(engine.keys[number], shares), 15)
         values = expected_mix(engine.values[number], shares)
@@ -203,7 +203,7 @@ def test_sample_without_memory_fails_alone(spared: int, free: bool) -> None:
         ended = engine.sample(SHORT, 0)
 
     assert ended == (outcome(ENTRY, variant=SHORT) if free else outcome(failed=ENTRY, variant=SHORT))
-    assert {} == engine.worker.start(Operations(loads=(load(),))).failed
+    assert frozenset() == engine.worker.start(Operations(loads=(load(),))).failed
     assert outcome(ENTRY, variant=SHORT) == engine.sample(SHORT, 0)
 
 
@@ -238,7 +238,7 @@ def test_mean_that_is_not_there_cannot_be_finished(built: Built) -> None:
 
     copied = engine.worker.start(Operations(finished=(built,), loads=(load(),)))
 
-    assert {} == copied.failed
+    assert frozenset() == copied.failed
 
 
 def test_mean_is_finished_before_it_is_read() -> None:
@@ -250,7 +250,7 @@ def test_mean_is_finished_before_it_is_read() -> None:
         Operations(finished=(Built(ENTRY, SHORT), Built(ENTRY, LONG)), loads=(load(mix=both),))
     )
 
-    assert {} == copied.failed
+    assert frozenset() == copied.failed
 
 
 @pytest.mark.parametrize("finished", [True, False], ids=["finished", "not-finished"])

@@ -12,8 +12,9 @@ from sternpost_engine.index import SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, hash_tail
 from sternpost_engine.marking import Marker
 from sternpost_engine.operations import Built, Operations, Splice
-from sternpost_engine.planner import Room, TailPlanner
+from sternpost_engine.planner import TailPlanner
 from sternpost_engine.rules import Facts, Limits
+from sternpost_engine.tracks import Room
 from sternpost_fakes.clock import FakeClock
 
 SCAFFOLD: Final = tuple(range(100, 108))
@@ -93,6 +94,7 @@ def make_planner(
     clock: FakeClock | None = None,
     calibrator: Calibrator | None = None,
     marker: Marker | None = None,
+    start: str = "",
 ) -> TailPlanner:
     """Return a planner whose tokens are one byte each and whose rooms are 8, 16 or 32 tokens."""
     clock = clock or FakeClock()
@@ -106,6 +108,7 @@ def make_planner(
         index,
         limits or Limits(tail_tokens_min=4, tail_tokens_max=32),
         engine="engine",
+        start=start,
         clock=clock,
         hash_function=hash_function,
         supported=supported,
@@ -139,11 +142,18 @@ def build(planner: TailPlanner, facts: Facts) -> int:
     return entry
 
 
+def admitted(planner: TailPlanner, request_id: str) -> Splice:
+    """Admit a read that was matched into the step, and return its splice."""
+    admission = planner.admit(request_id)
+    assert admission is not None and admission.splice is not None, "a matched read is spliced"
+    return admission.splice
+
+
 def admit(planner: TailPlanner, facts: Facts, hit: int = 0) -> tuple[Splice, Operations]:
     """Admit a read into a step of its own, and return its splice and the step's operations."""
     planner.add(facts)
-    matched = planner.match(facts.request_id, hit, WIDE, resumed=False)
+    matched = planner.match(facts.request_id, hit, WIDE)
     assert matched, f"a live tail is read: {planner.reason(facts.request_id)}"
-    splice = planner.admit(facts.request_id, hit)
+    splice = admitted(planner, facts.request_id)
     first = hit + matched
     return splice, planner.close_step([(facts.request_id, first, len(facts.prompt) - first)], block_table)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from sternpost_engine.operations import Operations
+from sternpost_engine.hashes import BlockHashes
+from sternpost_engine.operations import Operations, Splice
 from sternpost_engine.planner import TailPlanner
+from sternpost_engine.tracks import Room
 from sternpost_fakes.vllm_modules import import_object
 
 
@@ -28,6 +30,23 @@ class FakeSide:
     scheduler: Any = None
     counted: list[tuple[int, int, int]] = field(default_factory=list)
     done: list[Any] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+    hashes: BlockHashes = field(default_factory=BlockHashes)
+
+    def open_space(self, request: Any, exact_hit: int, block_tokens: int) -> bool:
+        """Ask the planner; note the hit of those that have a namespace."""
+        if self.planner.open_space(request.request_id, exact_hit) is None:
+            return False
+        self.opened.append(exact_hit)
+        return True
+
+    def resume(self, request: Any, room: Room) -> Splice | None:
+        """Ask the planner, and take the splice's room."""
+        admission = self.planner.resume(request.request_id, request.num_computed_tokens, room)
+        if admission is None or admission.splice is None:
+            return None
+        self.scheduler.take_room(admission.splice)
+        return admission.splice
 
     def answer(self, outcome: Any) -> None:
         """Pass on what the workers did."""
@@ -44,8 +63,8 @@ class FakeSide:
 
 
 def request_named(request_id: str) -> SimpleNamespace:
-    """Return a request of which only the name matters."""
-    return SimpleNamespace(request_id=request_id)
+    """Return a request of which only the name matters, and that its first output is still to come."""
+    return SimpleNamespace(request_id=request_id, num_computed_tokens=0, prefill_stats=object())
 
 
 def make_scheduler(planner: TailPlanner, **state: Any) -> Any:
@@ -71,10 +90,16 @@ def make_scheduler(planner: TailPlanner, **state: Any) -> Any:
             self.finished_req_ids: set[str] = set()
             self.connector_prefix_cache_stats = None
             self.registered: list[tuple[str, int]] = []
+            self.use_v2_model_runner = False
+            self.hash_block_size = 4
             self.kv_cache_manager = SimpleNamespace(
-                usage=0.0, coordinator=SimpleNamespace(cache_blocks=self.register)
+                usage=0.0,
+                coordinator=SimpleNamespace(cache_blocks=self.register),
+                get_block_ids=lambda request_id: ([1, 2, 3],),
             )
             self.steps: list[Step] = []
+            self.lookups = 0
+            self.preempted: list[str] = []
             self.scheduled_tokens = 1
             self.given_up: list[tuple[str, Any]] = []
             for name, value in state.items():
@@ -103,6 +128,17 @@ def make_scheduler(planner: TailPlanner, **state: Any) -> Any:
         def _update_after_schedule(self, scheduler_output: Any) -> None:
             """Advance nothing."""
 
+        def _get_local_prefix_cache_hit(self, request: Any) -> Any:
+            self.lookups += 1
+            return None, self.lookups, 0, False
+
+        def _preempt_request(self, request: Any, timestamp: float, drop_stale_output: bool) -> None:
+            assert drop_stale_output, "what is in flight is thrown away"
+            self.preempted.append(request.request_id)
+
+        def _reserve_prefill_lookahead(self, request: Any, computed: int, new: int) -> int:
+            return new
+
         def _build_kv_connector_meta(self, connector: Any, scheduler_output: Any) -> Any:
             return SimpleNamespace(operations=scheduler_output.operations)
 
@@ -119,13 +155,12 @@ def end_step(
     )
 
 
-def step_output(new_requests: list[Any], operations: Operations) -> SimpleNamespace:
-    """Return a step's output as vLLM has scheduled it."""
-    counts = {new.req_id: 1 for new in new_requests}
+def step_output(scheduled: Mapping[str, int], operations: Operations) -> SimpleNamespace:
+    """Return a step's output as vLLM has scheduled it, without new requests."""
     return SimpleNamespace(
-        scheduled_new_reqs=list(new_requests),
-        num_scheduled_tokens=counts,
-        total_num_scheduled_tokens=len(counts),
+        scheduled_new_reqs=[],
+        num_scheduled_tokens=dict(scheduled),
+        total_num_scheduled_tokens=sum(scheduled.values()),
         has_sync_kv_loads=False,
         operations=operations,
     )
