@@ -39,7 +39,7 @@ TAILS: Final = tuple(tuple(range(1000 * n, 1000 * n + 30 + 20 * n)) for n in ran
 MIDDLES: Final = (3, 20, 40, 50, 100, 150, 200, 250)
 """Middles of up to twice a step's tokens, in tokens; each has one text, so that prompts come again."""
 
-SETTINGS: Final = ({"last": 4}, {"last": 4}, {"last": 9, "head": 5})
+SETTINGS: Final[tuple[dict[str, Any], ...]] = ({"last": 4}, {"last": 4}, {"last": 9, "head": 5})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Simulation:
         """Return a build, a read, or a request that is switched off."""
         tail, salt = self.random.choice(TAILS), self.random.choice("ab")
         epoch = int(self.chance(0.1))
-        counts = {"prefix_tokens": len(SCAFFOLD), "tail_tokens": len(tail), "epoch": epoch}
+        counts: dict[str, Any] = {"prefix_tokens": len(SCAFFOLD), "tail_tokens": len(tail), "epoch": epoch}
         if self.chance(0.15):
             return Asked((*SCAFFOLD, *tail), salt, Hint(op=Operation.BUILD, **counts), 1)
         length = self.random.choice(MIDDLES)
