@@ -67,6 +67,7 @@ class Reason(StrEnum):
     TAIL_SHARE_TOO_SMALL = "tail_share_too_small"
     TAIL_TOO_LONG = "tail_too_long"
     FALSE_HIT = "false_hit"
+    ANCHOR_UNSUPPORTED = "anchor_unsupported"
     MIDDLE_OVER_ANCHOR = "middle_over_anchor"
     MIDDLE_TOO_LONG = "middle_too_long"
     PREFIX_COVERS = "prefix_covers"

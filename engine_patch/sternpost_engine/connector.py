@@ -10,30 +10,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from vllm import __version__ as vllm_version
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
-    KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorWorkerMetadata,
 )
 from vllm.logger import init_logger
 
 from sternpost_core.clock import SystemClock
-from sternpost_core.hint import HINT_FIELD
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.engine_identity import describe_engine
 from sternpost_engine.hashes import BlockHashes
 from sternpost_engine.index import State, SuffixIndex
 from sternpost_engine.language import read_language
-from sternpost_engine.operations import Built, Operations, Outcome, Splice
+from sternpost_engine.metadata import OutcomeMetadata, StepMetadata
+from sternpost_engine.operations import Operations, Outcome, Splice
 from sternpost_engine.planner import TailPlanner
 from sternpost_engine.reads import Admission
-from sternpost_engine.rules import Facts, Limits
+from sternpost_engine.request_facts import facts_of
+from sternpost_engine.rules import Limits
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
 from sternpost_engine.stats import CounterDeltas, SuffixMetrics, SuffixStats, empty_data
 from sternpost_engine.support import check_groups, check_support
@@ -46,36 +44,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.sternpost")
-
-
-@dataclass
-class StepMetadata(KVConnectorMetadata):
-    """One step's operations, on their way to the workers."""
-
-    operations: Operations
-
-
-@dataclass
-class OutcomeMetadata(KVConnectorWorkerMetadata):
-    """
-    What the workers did, on its way to the scheduler.
-
-    How many workers hold each tail or sample whole, which ones failed, and the requests to whose blocks a
-    worker could not copy a tail.
-    """
-
-    completed: dict[Built, int]
-    failed: set[Built]
-    not_copied: set[str] = field(default_factory=set)
-
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> OutcomeMetadata:
-        """Add another worker's outcome."""
-        assert isinstance(other, OutcomeMetadata)
-        completed = {
-            built: self.completed.get(built, 0) + other.completed.get(built, 0)
-            for built in self.completed.keys() | other.completed.keys()
-        }
-        return OutcomeMetadata(completed, self.failed | other.failed, self.not_copied | other.not_copied)
 
 
 class SternpostConnector(KVConnectorBase_V1):
@@ -154,7 +122,7 @@ class SternpostConnector(KVConnectorBase_V1):
         if self.worker_side is not None:
             metadata = self._get_connector_metadata()
             assert isinstance(metadata, StepMetadata)
-            self.worker_side.start(metadata.operations)
+            self.worker_side.start(metadata.operations, forward_context.slot_mapping)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Loads are done before the forward begins."""
@@ -233,6 +201,7 @@ class SchedulerSide:
             tail_tokens_min=settings.tail_tokens_min,
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
             tail_share_min=settings.tail_share_min,
+            positions_max=_positions_max(vllm_config),
         )
         reading = read_language(vllm_config, settings) if supported else None
         self.planner = TailPlanner(
@@ -262,6 +231,8 @@ class SchedulerSide:
         if refusal is not None:
             logger.warning("suffix store off, serving as plain vLLM: %s", refusal)
             self.planner.refuse()
+        if not all(report.shifts_positions for report in reports):
+            self.planner.refuse_anchors()
         budget = pool_budget(self._settings, reports)
         self.planner.index.resize(budget)
         logger.info("suffix store: %d bytes on each worker", budget)
@@ -410,15 +381,17 @@ class WorkerSide:
                 logger=logger,
             )
         except UnsupportedModelError as error:
-            return report_of(self.pages, str(error))
-        return report_of(self.pages, None)
+            return report_of(self.pages, refusal=str(error))
+        return report_of(self.pages, shifts_positions=self._worker.shifts_positions)
 
-    def start(self, operations: Operations) -> None:
-        """Carry out what comes before the forward."""
+    def start(self, operations: Operations, slot_mapping: Mapping[str, torch.Tensor]) -> None:
+        """Carry out what comes before the forward, which writes each layer's tokens to these slots."""
         if operations == Operations():
             return
         assert self._worker is not None, "a refused worker is told nothing"
         copied = self._worker.start(operations)
+        if operations.shifts:
+            self._worker.shift(operations.shifts, slot_mapping)
         if operations.loads:
             self._copy_seconds.append(copied.seconds)
         self._not_copied.update(copied.failed)
@@ -444,30 +417,12 @@ class WorkerSide:
         return SuffixStats(data={**empty_data(), "observations": {"copy_seconds": seconds}})
 
 
-def facts_of(request: Request, adapters: AdapterDigests) -> Facts:
-    """Gather what the planner needs to know of vLLM's request."""
-    sampling = request.sampling_params
-    transfer = request.kv_transfer_params
-    remote = isinstance(transfer, dict) and bool(
-        transfer.get("do_remote_prefill") or transfer.get("do_remote_decode")
-    )
-    # Only where a tail is asked for: an adapter's files may be large, and the scheduler waits meanwhile.
-    hinted = isinstance(transfer, dict) and HINT_FIELD in transfer
-    adapter = adapters.identify(request.lora_request) if hinted else ""
-    return Facts(
-        request_id=request.request_id,
-        prompt=request.prompt_token_ids or (),
-        transfer=transfer,
-        salt=request.cache_salt or "",
-        lora=adapter or "",
-        adapter=request.lora_request,
-        adapter_unknown=adapter is None,
-        pooling=request.pooling_params is not None,
-        prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
-        multimodal=bool(request.mm_features) or request.prompt_embeds is not None,
-        remote_kv=remote,
-        resumable=request.resumable,
-    )
+def _positions_max(vllm_config: Any) -> int:
+    """How far an anchored tail may reach; nowhere where whole forwards are replayed and call nothing."""
+    if vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs():
+        return 0
+    length: int = vllm_config.model_config.max_model_len
+    return length
 
 
 def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:

@@ -33,13 +33,15 @@ class Span:
     A run of one request's tokens: `count` tokens from prompt position `position` on.
 
     `offset` is where the run begins in the tail, and `blocks` are the request's KV blocks from the prompt's
-    beginning on, enough of them to cover the run.
+    beginning on, enough of them to cover the run. For the model the tokens stand `shift` positions further
+    on, where the tail is anchored.
     """
 
     blocks: tuple[int, ...]
     position: int
     offset: int
     count: int
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,14 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """One step's operations."""
+    """One step's operations; `shifts` are the runs that the forward computes at other positions."""
 
     drops: Sequence[int] = ()
     begins: Sequence[Begin] = ()
     finished: Sequence[Built] = ()
     loads: Sequence[Load] = ()
     captures: Sequence[Capture] = ()
+    shifts: Sequence[Span] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Splice:
     which rides along as a row of its own, tokens up to `copied` come from the suffix store, the rest up to
     `total` are the request's own row. `runs` are tokens among the copied ones, by their offsets from `tail`,
     that are computed afresh all the same, each run as a row of its own. `approximate` tokens of the hit are
-    the tail's too: blocks that the prefix store kept from an earlier read.
+    the tail's too: blocks that the prefix store kept from an earlier read. The model sees the tail `shift`
+    positions further on.
     """
 
     request_id: str
@@ -105,6 +109,7 @@ class Splice:
     copied: int
     total: int
     tail: int = 0
+    shift: int = 0
     runs: tuple[Run, ...] = ()
     mix: Mix = AS_BUILT
     approximate: int = 0

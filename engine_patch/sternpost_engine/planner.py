@@ -14,12 +14,12 @@ so the last tokens see the middle's keys of the same layer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from sternpost_core.clock import Clock
-from sternpost_core.hint import Correction, Hint, Operation, Reason
+from sternpost_core.hint import Correction, Hint, Mode, Operation, Reason
 from sternpost_engine.calibration import LENGTHS, SCAFFOLD, Calibrator, Job, Sample
 from sternpost_engine.index import Eviction, Found, Record, SuffixIndex
 from sternpost_engine.keys import TailHash, TailIdentity, TailKey, hash_tail, tail_key
@@ -241,6 +241,7 @@ class TailPlanner:
             finished=tuple(built for built in finished if self.index.record(built.entry) is not None),
             loads=tuple(self._load(splice, block_table) for splice in step.splices),
             captures=tuple(captures),
+            shifts=tuple(self._shifts(scheduled, step.splices, block_table)),
         )
 
     # -- what the workers answered ----------------------------------------------------------------------
@@ -294,6 +295,10 @@ class TailPlanner:
         self._supported = False
         self.reset()
 
+    def refuse_anchors(self) -> None:
+        """Serve every request that asks for an anchored tail exactly: no worker may shift positions."""
+        self.limits = replace(self.limits, positions_max=0)
+
     @property
     def lookups(self) -> Counter[Found]:
         """How many lookups found what."""
@@ -330,6 +335,8 @@ class TailPlanner:
             track.reason = Reason.POOL_FULL
             return False
         track.entry, track.building, track.reason = record.entry, True, Reason.BUILDING
+        if track.shift:
+            track.register_max = track.tail_start
         scaffold = tuple(facts.prompt[: track.tail_start])
         self._jobs[record.entry] = Job(
             record.entry,
@@ -346,7 +353,9 @@ class TailPlanner:
 
     def _reserve(self, key: TailKey, hint: Hint) -> Record | None:
         """Make room, for the means too where they are asked for; a tail without means is better than none."""
-        if hint.correction is Correction.CALIBRATED and self._calibrator is not None:
+        # An anchored tail's means would need middles that end at the anchor.
+        calibrated = hint.correction is Correction.CALIBRATED and hint.mode is Mode.ROTATE
+        if calibrated and self._calibrator is not None:
             record = self.index.begin(key, CALIBRATED_COPIES)
             if record is not None:
                 record.calibrated = True
@@ -396,8 +405,26 @@ class TailPlanner:
             offset=splice.exact - splice.tail,
             # The runs too, though they are computed afresh: their rows write over the copy in the forward.
             count=splice.copied - splice.exact,
+            shift=splice.shift,
         )
         return Load(splice.request_id, splice.entry, span, splice.mix)
+
+    def _shifts(
+        self,
+        scheduled: Sequence[tuple[str, int, int]],
+        splices: Sequence[Splice],
+        block_table: BlockTable,
+    ) -> Iterator[Span]:
+        """Yield what the step computes of anchored tails, and behind them."""
+        rows = [(splice.request_id, first, end - first) for splice in splices for first, end in splice.rows]
+        for request_id, first, count in (*scheduled, *rows):
+            track = self._tracks.get(request_id)
+            if track is None or track.shift == 0 or not (track.building or track.course is not Course.ASKED):
+                continue
+            begin, end = max(first, track.tail_start), first + count
+            if begin < end:
+                blocks = tuple(block_table(request_id))
+                yield Span(blocks, begin, begin - track.tail_start, end - begin, track.shift)
 
     def _capture(self, request_id: str, first: int, count: int, block_table: BlockTable) -> Capture | None:
         track = self._tracks.get(request_id)
@@ -406,7 +433,8 @@ class TailPlanner:
         begin, end = max(first, track.tail_start), min(first + count, track.total)
         if begin >= end:
             return None
-        span = Span(tuple(block_table(request_id)), begin, begin - track.tail_start, end - begin)
+        blocks = tuple(block_table(request_id))
+        span = Span(blocks, begin, begin - track.tail_start, end - begin, track.shift)
         # A build that is preempted while its last capture is in flight computes its tail again. Nothing of
         # that is kept: the tail may be live by then.
         track.captured = end == track.total

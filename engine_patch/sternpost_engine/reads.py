@@ -77,7 +77,7 @@ class TailReads:
         """
         if self._live(track) is None or track.hint is None:
             return 0
-        return max(track.exact_end - max(track.hit, computed), 0) + track.hint.match
+        return max(track.copy_start - max(track.hit, computed), 0) + track.hint.match
 
     def open_space(self, track: Track, exact_hit: int) -> Space | None:
         """
@@ -95,7 +95,7 @@ class TailReads:
         """Say how many tokens after the first `hit` count as loaded; see `TailPlanner.match`."""
         if not track.reads:
             return 0
-        track.course, track.hit, track.begin = Course.ASKED, hit, max(track.exact_end, hit)
+        track.course, track.hit, track.begin = Course.ASKED, hit, max(track.copy_start, hit)
         if self._approximate(track) == 0 and self._covered(track, hit):
             track.give_up(Reason.PREFIX_COVERS)
             return 0
@@ -108,14 +108,15 @@ class TailReads:
             return 0
         if room.rows_max < OWN_ROWS:
             return self._without_room(track)
+        # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
+        track.register_max = max(track.exact_end, hit)
         if track.begin - hit > room.tokens_max:
-            track.course, track.register_max = Course.CHUNKED, track.begin
+            track.course = Course.CHUNKED
             return 0
         if not self._fits(track, hit, room, own_rows=1):
             track.deferrals += 1
             return None if track.deferrals <= self._limits.deferrals_max else self._without_room(track)
-        # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
-        track.course, track.register_max = Course.SPLICE, track.begin
+        track.course = Course.SPLICE
         return track.copied_end - hit
 
     # -- the admission ----------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class TailReads:
         left = track.begin - computed
         if left > room.tokens or not self._fits(track, computed, room, own_rows=0):
             # A middle that is not all computed goes on in chunks; behind it there is nothing to do but wait.
-            track.deferrals += left == 0
+            track.deferrals += computed >= track.exact_end
             if track.deferrals > self._limits.deferrals_max:
                 track.give_up(Reason.BUSY)
             return None
@@ -201,7 +202,9 @@ class TailReads:
     def _covered(self, track: Track, exact_hit: int) -> bool:
         """Whether the prefix store has so much of the tail exactly that the rest is not worth a copy."""
         left = track.copied_end - exact_hit
-        return exact_hit > track.exact_end and left < self._limits.tail_tokens_min
+        # Exact KV of an anchored tail stands at other positions than the read would have it.
+        worthless = left < self._limits.tail_tokens_min or track.shift != 0
+        return exact_hit > track.exact_end and worthless
 
     def _without_room(self, track: Track) -> int:
         """Go on without a splice: exactly, or behind the approximate blocks that vLLM found already."""
@@ -244,6 +247,7 @@ class TailReads:
             copied=track.copied_end,
             total=track.total,
             tail=track.tail_start,
+            shift=track.shift,
             runs=track.runs or (),
             mix=mix_for(track.tail_start - (len(job.scaffold) if job is not None else 0), ready),
             approximate=approximate,

@@ -20,12 +20,18 @@ DEFERRALS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a tail must be, in tokens and as a share of the prompt, to be worth a place in the store."""
+    """
+    What a tail must be, in tokens and as a share of the prompt, to be worth a place in the store.
+
+    `positions_max` is how many positions an anchored request may reach to; 0 where the engine cannot shift
+    positions.
+    """
 
     tail_tokens_min: int = 256
     tail_tokens_max: int = 4096
     tail_share_min: float = 0.2
     deferrals_max: int = DEFERRALS_MAX
+    positions_max: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +42,7 @@ class Facts:
     `transfer` is the request's `kv_transfer_params` as the engine received it. `lora` is the adapter's
     identity, `adapter` the engine's own object for it, and `adapter_unknown` says that its content could not
     be read. `remote_kv` says that another engine takes part in the
-    prefill, `resumable` that the prompt may grow later.
+    prefill, `resumable` that the prompt may grow later. `answer_tokens` is how long the answer may become.
     """
 
     request_id: str
@@ -51,6 +57,7 @@ class Facts:
     multimodal: bool = False
     remote_kv: bool = False
     resumable: bool = False
+    answer_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ def read_wish(facts: Facts, limits: Limits) -> Wish:
     refusal_of_hint = (
         _refuse_build(facts, hint) if hint.op is Operation.BUILD else _refuse_read(facts, hint, limits)
     )
-    refusal_of_hint = refusal_of_hint or _refuse_tail(hint, limits)
+    refusal_of_hint = refusal_of_hint or _refuse_tail(hint, limits) or _refuse_anchor(facts, hint, limits)
     if refusal_of_hint is not None:
         return Wish(None, refusal_of_hint)
     return Wish(hint, Reason.NOT_BUILT)
@@ -119,10 +126,17 @@ def _refuse_read(facts: Facts, hint: Hint, limits: Limits) -> Reason | None:
 
 
 def _refuse_tail(hint: Hint, limits: Limits) -> Reason | None:
-    if hint.mode is not Mode.ROTATE:
-        return Reason.UNSUPPORTED
     if hint.tail_tokens < limits.tail_tokens_min or hint.head + max(hint.last, 1) >= hint.tail_tokens:
         return Reason.TAIL_TOO_SHORT
     if hint.tail_tokens > limits.tail_tokens_max:
         return Reason.TAIL_TOO_LONG
     return None
+
+
+def _refuse_anchor(facts: Facts, hint: Hint, limits: Limits) -> Reason | None:
+    if hint.mode is not Mode.ANCHOR:
+        return None
+    if hint.anchor + hint.tail_tokens + facts.answer_tokens > limits.positions_max:
+        return Reason.ANCHOR_UNSUPPORTED
+    over = len(facts.prompt) - hint.tail_tokens > hint.anchor
+    return Reason.MIDDLE_OVER_ANCHOR if over else None

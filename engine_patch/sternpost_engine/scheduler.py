@@ -20,7 +20,8 @@ from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.request import Request, RequestStatus
 
 from sternpost_core.hint import HINT_FIELD, Reason, Report
-from sternpost_engine.connector import NO_ROOM, OutcomeMetadata, SchedulerSide, SternpostConnector
+from sternpost_engine.connector import NO_ROOM, SchedulerSide, SternpostConnector
+from sternpost_engine.metadata import OutcomeMetadata
 from sternpost_engine.operations import ROW_MARK, Splice
 from sternpost_engine.planner import SAMPLE_PREFIX
 from sternpost_engine.reads import OWN_ROWS
@@ -98,9 +99,9 @@ class SternpostScheduler(AsyncScheduler):
         metadata = super()._build_kv_connector_meta(connector, scheduler_output)
         if splices:
             self._splices[id(scheduler_output)] = splices
-        if metadata.operations.captures or resumed:
-            # The workers copy tails and hook the cache update before the forward, so the step's start must
-            # precede it; vLLM knows that of the loads that it admitted itself.
+        if metadata.operations.captures or metadata.operations.shifts or resumed:
+            # The workers copy tails, hook the cache update and shift positions before the forward, so the
+            # step's start must precede it; vLLM knows that of the loads that it admitted itself.
             scheduler_output.has_sync_kv_loads = True
         return metadata
 

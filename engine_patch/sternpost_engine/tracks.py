@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from sternpost_core.hint import Hint, Operation, Reason
+from sternpost_core.hint import Hint, Mode, Operation, Reason
 from sternpost_engine.calibration import Sample
 from sternpost_engine.keys import TailKey
 from sternpost_engine.matching import Run
@@ -96,9 +96,24 @@ class Track:
         return self.total - (self.hint.tail_tokens if self.hint else 0)
 
     @property
-    def exact_end(self) -> int:
-        """The position behind the last token that is computed exactly: the middle's, or the head's."""
+    def shift(self) -> int:
+        """How many positions further on the model sees the tail: up to its anchor, if it has one."""
+        anchored = self.hint is not None and self.hint.mode is Mode.ANCHOR
+        return self.hint.anchor - self.tail_start if anchored and self.hint else 0
+
+    @property
+    def copy_start(self) -> int:
+        """Where the copy begins when nothing of the tail is there: behind its head."""
         return self.tail_start + (self.hint.head if self.hint else 0)
+
+    @property
+    def exact_end(self) -> int:
+        """
+        The position behind the last token whose KV any request may read: the head's, or the middle's.
+
+        The head of an anchored tail is computed at other positions than any other request would.
+        """
+        return self.tail_start if self.shift else self.copy_start
 
     @property
     def copied_end(self) -> int:

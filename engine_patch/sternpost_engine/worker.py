@@ -8,14 +8,16 @@ itself; pages are never indexed here. A build's keys and values are taken on the
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from sternpost_engine.calibration import SCAFFOLD
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
+from sternpost_engine.positions import PositionShifts
 from sternpost_engine.rotary import Rotation
 from sternpost_engine.tensors import LayerShape, Mean, StoredTail, TailKV, allocate
 
@@ -53,6 +55,7 @@ class SuffixWorker:
         device: torch.device,
         seconds: Callable[[], float],
         logger: logging.Logger,
+        model: nn.Module | None = None,
     ) -> None:
         self._layers = tuple(layers)
         self._shapes = tuple(layer.shape for layer in self._layers)
@@ -64,6 +67,12 @@ class SuffixWorker:
         self._scratch: dict[LayerShape, torch.Tensor] = {}
         self._captures: list[tuple[Capture, torch.Tensor]] = []
         self._hooked: list[Any] = []
+        self._positions = PositionShifts(model) if model is not None else None
+
+    @property
+    def shifts_positions(self) -> bool:
+        """Whether tokens can be given other positions on their way into the model."""
+        return self._positions is not None
 
     @property
     def entries(self) -> frozenset[int]:
@@ -84,10 +93,22 @@ class SuffixWorker:
             self._hook()
         return copied
 
+    def shift(self, spans: Sequence[Span], slot_mapping: Mapping[str, torch.Tensor]) -> None:
+        """
+        Let the forward compute these runs at their other positions.
+
+        `slot_mapping` says, by layer name, to which slot of the KV cache each token of the forward goes.
+        """
+        assert self._positions is not None, "a worker that cannot shift positions is not asked to"
+        slots = slot_mapping[self._layers[0].name]
+        self._positions.begin([(torch.isin(slots, self._slots(span)), span.shift) for span in spans])
+
     def end(self) -> Outcome:
         """Close the step after the forward: say which builds are whole, and which failed."""
         captures, self._captures = self._captures, []
         self._unhook()
+        if self._positions is not None:
+            self._positions.end()
         settled = [
             (Built(capture.entry, capture.variant), self._settle(capture))
             for capture, _ in captures
@@ -126,7 +147,7 @@ class SuffixWorker:
         assert tail.scaffold.whole, "a tail is read when it is whole"
         slots = self._slots(span)
         turns = {
-            turned: turned[0].turn(span.position, span.count, turned[1])
+            turned: turned[0].turn(span.position + span.shift, span.count, turned[1])
             for turned in {(layer.rotation, layer.shape.kv_heads) for layer in self._layers}
         }
         for index, layer in enumerate(self._layers):
@@ -209,7 +230,7 @@ class SuffixWorker:
         shape = layer.shape
         rotated = keys[rows].view(-1, shape.kv_heads, shape.head_dim).to(torch.float32)
         unrotated = torch.empty_like(rotated)
-        layer.rotation.unrotate(rotated, capture.span.position, unrotated)
+        layer.rotation.unrotate(rotated, capture.span.position + capture.span.shift, unrotated)
         target.put(
             index, capture.span.offset, unrotated, values[rows].view(-1, shape.kv_heads, shape.value_dim)
         )

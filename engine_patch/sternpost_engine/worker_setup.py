@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
 
 from sternpost_engine.memory import free_bytes, is_host
+from sternpost_engine.positions import model_of
 from sternpost_engine.rotary import Rotation, no_rotation, rotation_of
 from sternpost_engine.rotary_check import moves_like
 from sternpost_engine.rotary_layers import UnknownRotaryError, live_modules, rotaries_of
@@ -31,12 +33,14 @@ class WorkerReport(KVConnectorHandshakeMetadata):
     What one worker says when the engine starts.
 
     `free_bytes` are free after weights and KV cache; `host` says that it is the host's memory, which the
-    engine's workers share. `refusal` is what stands against reuse, if anything does.
+    engine's workers share. `refusal` is what stands against reuse, if anything does, and `shifts_positions`
+    says whether tails may be anchored.
     """
 
     free_bytes: int
     host: bool
     refusal: str | None = None
+    shifts_positions: bool = False
 
 
 class UnsupportedModelError(Exception):
@@ -63,15 +67,19 @@ def make_worker(
         raise UnsupportedModelError("the model has no attention layer with a KV cache")
     device = next(iter(pages.values())).device
     shapes = {name: shape_of(module, dtype) for name, module in owned.items()}
-    rotations = _rotations(owned, shapes, device)
+    live = live_modules()
+    rotations = _rotations(owned, shapes, live, device)
     layers = [Layer(name, modules[name], pages[name], shapes[name], rotations[name]) for name in owned]
-    return SuffixWorker(layers, block_size, device, time.perf_counter, logger)
+    model = model_of(owned.values(), live)
+    return SuffixWorker(layers, block_size, device, time.perf_counter, logger, model)
 
 
-def report_of(pages: Mapping[str, torch.Tensor], refusal: str | None) -> WorkerReport:
-    """Report the memory that is free on the device of the KV caches, and a refusal if there is one."""
+def report_of(
+    pages: Mapping[str, torch.Tensor], *, refusal: str | None = None, shifts_positions: bool = False
+) -> WorkerReport:
+    """Report the memory that is free on the device of the KV caches, and what the worker can do."""
     device = next((cache.device for cache in pages.values()), torch.device("cpu"))
-    return WorkerReport(free_bytes(device), is_host(device), refusal)
+    return WorkerReport(free_bytes(device), is_host(device), refusal, shifts_positions)
 
 
 def shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
@@ -81,10 +89,13 @@ def shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
 
 
 def _rotations(
-    attention: Mapping[str, Any], shapes: Mapping[str, LayerShape], device: torch.device
+    attention: Mapping[str, Any],
+    shapes: Mapping[str, LayerShape],
+    live: list[nn.Module],
+    device: torch.device,
 ) -> dict[str, Rotation]:
     try:
-        rotaries = rotaries_of(attention, live_modules(), _known_rotaries())
+        rotaries = rotaries_of(attention, live, _known_rotaries())
     except UnknownRotaryError as error:
         raise UnsupportedModelError(str(error)) from error
     unturned = no_rotation(device)

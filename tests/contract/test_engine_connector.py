@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sternpost_core.hint import Correction, Reason
+from sternpost_core.hint import Correction, Mode, Reason
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Span, Splice
 from sternpost_engine.settings import EngineSettings
@@ -54,6 +54,7 @@ def request_of(facts: Any, **changes: Any) -> SimpleNamespace:
         "mm_features": [],
         "prompt_embeds": None,
         "resumable": False,
+        "max_tokens": 16,
         "num_preemptions": 0,
         "num_computed_tokens": 0,
         "skip_reading_prefix_cache": False,
@@ -79,7 +80,13 @@ class FakeScheduler:
         self.taken.append(splice)
 
 
-def make_side(connector: ModuleType, *, workers: int = 1, settings: EngineSettings | None = None) -> Any:
+def make_side(
+    connector: ModuleType,
+    *,
+    workers: int = 1,
+    full_graphs: bool = False,
+    settings: EngineSettings | None = None,
+) -> Any:
     """Return the scheduler's half over one layer, with short tails allowed."""
     torch = import_object("torch")
     spec = SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8, dtype=torch.bfloat16)
@@ -95,6 +102,10 @@ def make_side(connector: ModuleType, *, workers: int = 1, settings: EngineSettin
             tokenizer="m",
             tokenizer_revision=None,
             skip_tokenizer_init=True,
+            max_model_len=4096,
+        ),
+        compilation_config=SimpleNamespace(
+            cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: full_graphs)
         ),
         parallel_config=SimpleNamespace(tensor_parallel_size=workers),
         cache_config=SimpleNamespace(cache_dtype="auto"),
@@ -167,6 +178,7 @@ def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expe
         "multimodal": False,
         "remote_kv": False,
         "resumable": False,
+        "answer_tokens": 16,
         "transfer": read_facts("read").transfer,
         "prompt": list(read_facts("read").prompt),
     }
@@ -400,6 +412,27 @@ def test_refusal_of_one_worker_turns_the_store_off(connector: ModuleType) -> Non
     assert Reason.UNSUPPORTED is side.planner.reason("build")
 
 
+@pytest.mark.parametrize(
+    ("full_graphs", "shifts", "reason"),
+    [
+        pytest.param(False, (True, True), Reason.BUILDING, id="all-can"),
+        pytest.param(False, (True, False), Reason.ANCHOR_UNSUPPORTED, id="one-worker-cannot"),
+        pytest.param(True, (True, True), Reason.ANCHOR_UNSUPPORTED, id="forwards-are-replayed-whole"),
+    ],
+)
+def test_tails_are_anchored_where_positions_can_be_shifted(
+    connector: ModuleType, full_graphs: bool, shifts: tuple[bool, bool], reason: Reason
+) -> None:
+    """By every worker, in every step; otherwise the request is exact and says why."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, workers=2, full_graphs=full_graphs)
+    side.workers_ready([setup.WorkerReport(10**6, False, None, shifting) for shifting in shifts])
+
+    side.add(request_of(build_facts("build", mode=Mode.ANCHOR, anchor=64)))
+
+    assert reason is side.planner.reason("build")
+
+
 def worker_side(connector: ModuleType, modules: dict[str, Any]) -> Any:
     """Return the worker's half over a cache of one layer on the host."""
     torch = import_object("torch")
@@ -428,6 +461,11 @@ class NotingWorker:
 
     def __init__(self) -> None:
         self.started: list[Operations] = []
+        self.shifted: list[Any] = []
+
+    def shift(self, spans: Any, slot_mapping: Any) -> None:
+        """Note them."""
+        self.shifted.append((spans, slot_mapping))
 
     def start(self, operations: Operations) -> Any:
         """Note them."""
@@ -443,6 +481,7 @@ class NotingWorker:
         pytest.param(Operations(finished=(Built(1, 0),)), id="finished-mean"),
         pytest.param(Operations(loads=(Load("read", 1, Span((0,), 0, 0, 1)),)), id="load"),
         pytest.param(Operations(captures=(Capture(1, Span((0,), 0, 0, 1), final=True),)), id="capture"),
+        pytest.param(Operations(shifts=(Span((0,), 0, 0, 1, 9),)), id="shift"),
     ],
 )
 def test_every_operation_reaches_the_worker(connector: ModuleType, operations: Operations) -> None:
@@ -450,16 +489,17 @@ def test_every_operation_reaches_the_worker(connector: ModuleType, operations: O
     side = worker_side(connector, {})
     side._worker = NotingWorker()
 
-    side.start(operations)
+    side.start(operations, {"layer": "slots"})
 
     assert [operations] == side._worker.started
+    assert [(operations.shifts, {"layer": "slots"})] * bool(operations.shifts) == side._worker.shifted
 
 
 def test_plain_step_never_reaches_the_worker(connector: ModuleType) -> None:
     """It costs nothing, and has nothing to report."""
     side = worker_side(connector, {})
 
-    side.start(Operations())
+    side.start(Operations(), {})
     side.end()
 
     assert (None, None) == (side.take_outcome(), side.take_stats())

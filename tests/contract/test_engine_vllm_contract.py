@@ -132,6 +132,16 @@ def test_running_requests_workers_are_told_what_is_computed() -> None:
     assert "input_batch.num_computed_tokens_cpu[req_index] = num_computed_tokens" in source(runner)
 
 
+def test_positions_of_anchored_tails_can_be_shifted() -> None:
+    """They are passed to the model by name, in a buffer that each step fills anew, before slots are used."""
+    runner = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
+
+    assert "positions=positions" in source(f"{runner}._model_forward")
+    assert "self.positions[:total_num_scheduled_tokens] = (" in source(f"{runner}._prepare_inputs")
+    assert "slot_mapping" in field_names("vllm.forward_context:ForwardContext")
+    assert [] == parameters("vllm.config.compilation:CUDAGraphMode.has_full_cudagraphs")
+
+
 def test_request_whose_copy_failed_is_preempted_with_what_it_has_in_flight() -> None:
     """Tokens that rest on a failed copy would reach the client."""
     scheduler = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -249,6 +259,7 @@ def test_prefill_stats_are_set_by_these_names() -> None:
         "num_computed_tokens",
         "block_hashes",
         "status",
+        "max_tokens",
     ],
 )
 def test_request_has_what_the_planner_needs(name: str) -> None:

@@ -220,6 +220,36 @@ def test_long_middles_beside_each_other_and_others(engine: RunningEngine) -> Non
     assert 0.0 == engine.metric("vllm:num_requests_running")
 
 
+@pytest.mark.parametrize("distance", [0, 300], ids=["at its place", "further on"])
+def test_an_anchored_tail_answers_as_if_computed_at_its_anchor(engine: RunningEngine, distance: int) -> None:
+    """However much of it is copied, and however little: positions of both agree, and of the answer."""
+    name = f"the anchorite of {distance}"
+    question = f"Please tell me what {name} sells on Mondays. " + "Be brief. " * 20
+    tail = engine.tail(
+        " ".join(f"Rule {n}: {name} answers briefly and never names article {n}." for n in range(40)),
+        before=[{"role": "user", "content": question}],
+    )
+    anchor = {"mode": "anchor", "anchor": len(tail.scaffold) + distance}
+    assert "built" == engine.build(tail, hint=anchor)["reason"]
+    engine.forget_prefixes()
+    exact = engine.ask(question, tail, tokens=8, hint={"op": "off"})
+    engine.forget_prefixes()
+
+    copied = engine.ask(question, tail, tokens=8, hint=anchor)
+    again = engine.ask(question, tail, tokens=8, hint=anchor)
+    computed = engine.ask(question, tail, tokens=8, hint={**anchor, "head": len(tail.tokens) - LAST - 1})
+
+    assert ["hit"] * 3 == [answer.report["reason"] for answer in (copied, again, computed)]
+    assert len(tail.tokens) - LAST == copied.report["suffix_tokens"]
+    assert 1 == computed.report["suffix_tokens"]
+    assert_equal(copied, again)
+    assert_equal(copied, computed)
+    if distance == 0:
+        assert_equal(exact, copied)
+    else:
+        assert pytest.approx(exact.logprobs, abs=LOGPROB_TOLERANCE) != copied.logprobs
+
+
 def leave(engine: RunningEngine, scene: Scene) -> None:
     """Ask, and go away before the first token."""
     body = engine.body(scene.question + " And more?", scene.tail, tokens=8) | {"stream": True}

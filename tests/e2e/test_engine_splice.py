@@ -181,7 +181,11 @@ def test_approximate_blocks_never_enter_the_prefix_store(engine: RunningEngine) 
         pytest.param({"tail_tokens": 200}, {}, "tail_too_short", id="a short tail"),
         pytest.param({"v": 2}, {}, "bad_hint", id="a hint of another version"),
         pytest.param({"op": "steal"}, {}, "bad_hint", id="an unknown operation"),
-        pytest.param({"mode": "anchor", "anchor": 900}, {}, "unsupported", id="anchored mode"),
+        pytest.param({"mode": "anchor", "anchor": 900}, {}, "not_built", id="an anchor"),
+        pytest.param(
+            {"mode": "anchor", "anchor": 2}, {}, "middle_over_anchor", id="a middle over the anchor"
+        ),
+        pytest.param({"mode": "anchor", "anchor": 4000}, {}, "anchor_unsupported", id="an anchor too far"),
         pytest.param({}, {"prompt_logprobs": 1}, "prompt_logprobs", id="prompt log-probabilities"),
     ],
 )

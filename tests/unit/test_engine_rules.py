@@ -53,7 +53,7 @@ def test_good_request_keeps_its_hint(facts: Facts) -> None:
         pytest.param(hinted(op="off", tail_tokens=10**6), Reason.OFF, id="killed-whatever-else"),
         pytest.param(hinted(tail_tokens=34), Reason.BAD_HINT, id="tail-is-the-prompt"),
         pytest.param(hinted(tail_tokens=35), Reason.BAD_HINT, id="tail-over-the-prompt"),
-        pytest.param(hinted(mode="anchor", anchor=64), Reason.UNSUPPORTED, id="anchored"),
+        pytest.param(hinted(mode="anchor", anchor=64), Reason.ANCHOR_UNSUPPORTED, id="anchored"),
         pytest.param(hinted(tail_tokens=0), Reason.TAIL_SHARE_TOO_SMALL, id="no-tail"),
         pytest.param(hinted(tail_tokens=6), Reason.TAIL_SHARE_TOO_SMALL, id="under-the-share"),
         pytest.param(hinted(tail_tokens=7), Reason.NOT_BUILT, id="at-the-share"),
