@@ -67,6 +67,7 @@ class SternpostScheduler(AsyncScheduler):
         """Schedule one step, with room for the middles of waiting reads."""
         held = self._hold_sample()
         self._extra_rows = 0
+        self._resumed = {}
         self._room = self._make_room()
         self.max_num_scheduled_tokens = self._tokens_for_step(sample_held=bool(held))
         self._resume_splices()
@@ -193,14 +194,20 @@ class SternpostScheduler(AsyncScheduler):
             self.finished_req_ids.add(row_id)
 
     def _correct_counts(self, splice: Splice) -> None:
-        """Take what the extra rows compute out of what vLLM counted as loaded."""
-        stats = self.connector_prefix_cache_stats
-        if stats is not None:
-            computed = splice.middle_tokens + splice.matched_tokens
-            stats.hits -= computed
-            for source in stats.hits_by_source:
-                stats.hits_by_source[source] -= computed
-                break
+        """
+        Let vLLM count as loaded what is copied.
+
+        It counted all that it need not compute of a request that it admitted, the extra rows' tokens too,
+        and nothing of one that was running. What comes back from a preemption it counts elsewhere.
+        """
+        request, stats = self.requests[splice.request_id], self.connector_prefix_cache_stats
+        if stats is None or request.num_preemptions:
+            return
+        copied = splice.suffix_tokens - splice.approximate
+        more = copied if splice in self._resumed else copied - (splice.copied - splice.hit)
+        stats.hits += more
+        for source in self.connector.get_external_cache_hit_sources(request, splice.copied - splice.hit):
+            stats.hits_by_source[source] = stats.hits_by_source.get(source, 0) + more
 
     # -- long middles ---------------------------------------------------------------------------------------
 
@@ -230,15 +237,15 @@ class SternpostScheduler(AsyncScheduler):
 
     def _settle_resumed(self, scheduler_output: Any) -> int:
         """Withdraw the splices of running reads that got no place in the step; returns how many did."""
-        resumed, self._resumed = self._resumed, {}
-        for splice, computed in resumed.items():
+        for splice, computed in list(self._resumed.items()):
             if splice.request_id in scheduler_output.num_scheduled_tokens:
                 continue
+            del self._resumed[splice]
             self._side.planner.withdraw(splice)
             request = self.requests[splice.request_id]
             if request.status is RequestStatus.RUNNING:
                 request.num_computed_tokens = computed
-        return sum(splice.request_id in scheduler_output.num_scheduled_tokens for splice in resumed)
+        return len(self._resumed)
 
     # -- isolation ------------------------------------------------------------------------------------------
 

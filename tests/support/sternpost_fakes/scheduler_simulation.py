@@ -215,16 +215,25 @@ class Simulation:
         tail = asked.prompt[len(asked.prompt) - asked.hint.tail_tokens :]
         return asked.hint.op, tail, asked.salt, asked.hint.epoch, asked.hint.head, asked.hint.last
 
+    def check_hits(self, copied: int) -> None:
+        """Check what vLLM counts as loaded in the step, and take it, as a step of an engine would."""
+        stats = self.scheduler.connector_prefix_cache_stats
+        assert 0 <= stats.hits <= copied
+        assert [stats.hits] * bool(stats.hits_by_source) == list(stats.hits_by_source.values())
+        self.scheduler.connector_prefix_cache_stats = type(stats)()
+
     def count(self, output: Any) -> None:
-        """Count what a simulation is there to meet."""
+        """Count what a simulation is there to meet; what vLLM counts as loaded is what is copied."""
+        operations = output.kv_connector_metadata.operations
+        self.check_hits(sum(load.span.count for load in operations.loads))
         for request_id in output.preempted_req_ids or ():
             self.served[request_id].preempted = True
             self.met["preemptions"] += 1
-        for load in output.kv_connector_metadata.operations.loads:
+        for load in operations.loads:
             # The worker knows a running request already.
             self.met["splices of long middles"] += load.request_id in self.worker.requests
         adopted = [new for new in output.scheduled_new_reqs if new.req_id in self.asked]
-        loaded = {load.request_id for load in output.kv_connector_metadata.operations.loads}
+        loaded = {load.request_id for load in operations.loads}
         for new in adopted:
             reason = self.side.planner.reason(new.req_id)
             self.met["covered"] += reason is Reason.HIT and new.req_id not in loaded
