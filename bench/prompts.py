@@ -35,7 +35,6 @@ from sternpost_core.content import ContentId
 from sternpost_core.jsonspan import apply, scan
 from sternpost_core.policy_match import PolicySet
 from sternpost_core.policy_parse import parse
-from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.compose import compose
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.findings import Findings
@@ -47,7 +46,7 @@ from sternpost_gateway.observe import Observer
 from sternpost_gateway.pipeline import decide
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.prompt_blocks import blocks_of
-from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.receive import CHAT_PATH, Received
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.tails import Tails
@@ -126,9 +125,7 @@ class Gateway:
         api = EngineApi(httpx.AsyncClient(), Timeouts())
         metrics = Metrics(CollectorRegistry())
         self._policies = PolicySet((parse(POLICY),))
-        self._prompts = Prompts(
-            chat_templates=ChatTemplates(api, clock), versions=Versions(None), tokens=lambda size: size / 4
-        )
+        self._prompts = make_prompts(api, clock, Versions(None), lambda size: size / 4)
         self._findings = Findings(metrics, self._prompts.tokens)
         self._observer = Observer(self._prompts, metrics)
         self._tails = Tails(clock)

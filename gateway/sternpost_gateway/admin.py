@@ -26,7 +26,6 @@ from sternpost_gateway.learning import PolicyLearning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.trips import Trips
-from sternpost_gateway.versions import Versions
 
 KILL_PATH: Final = "/sternpost/v1/kill"
 TEMPLATES_PATH: Final = "/sternpost/v1/templates"
@@ -94,10 +93,8 @@ class Admin:
 
     async def templates(self, request: Request) -> Response:
         """Show what is learned about each policy's prompts: ids, places and counts, and never text."""
-        policies = self.prompts.learning.policies()
-        return JSONResponse(
-            {"policies": [_learned(name, known, self.prompts.versions) for name, known in policies]}
-        )
+        known = self.prompts.learning.policies()
+        return JSONResponse({"policies": [_learned(name, one, self.prompts) for name, one in known]})
 
     async def kill(self, request: Request) -> Response:
         """Show or set the kill level."""
@@ -223,7 +220,7 @@ def _engine(view: View) -> dict[str, Any]:
     }
 
 
-def _learned(name: str, known: PolicyLearning, versions: Versions) -> dict[str, Any]:
+def _learned(name: str, known: PolicyLearning, prompts: Prompts) -> dict[str, Any]:
     return {
         "policy": name,
         "template": None if known.template is None else to_mapping(known.template),
@@ -239,7 +236,7 @@ def _learned(name: str, known: PolicyLearning, versions: Versions) -> dict[str, 
             }
             for (kind, path, guess), miss in reversed(known.misses.items())
         ],
-        "versions": versions.shown(name),
+        "versions": prompts.versions.shown(name, prompts.segment_tokens.of),
     }
 
 

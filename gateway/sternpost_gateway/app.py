@@ -27,7 +27,6 @@ from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
-from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
@@ -43,7 +42,7 @@ from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
-from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.routing import Routing, make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
@@ -95,8 +94,8 @@ def create_app(
     source.load()
     kill_file = _load_kill_file(settings.kill_file, kills)
     api = EngineApi(control, settings.timeouts)
-    templates, tokens = ChatTemplates(api, clock), routing.estimates.tokens
-    prompts = Prompts(chat_templates=templates, versions=versions, tokens=tokens)
+    tokens = routing.estimates.tokens
+    prompts = make_prompts(api, clock, versions, tokens, settings.token_estimate)
     parts = Parts(
         settings=settings,
         secret=load_secret(settings),
@@ -249,7 +248,7 @@ async def _running(
         stack.push_async_callback(api.close)
         stack.push_async_callback(parts.prompts.versions.save)
         stack.push_async_callback(parts.builder.close)
-        stack.push_async_callback(parts.prompts.chat_templates.close)
+        stack.push_async_callback(parts.prompts.close)
         await stack.enter_async_context(_background(jobs))
         yield
 

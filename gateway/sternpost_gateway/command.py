@@ -14,7 +14,15 @@ from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
-from sternpost_gateway.settings import Credentials, KvEventPorts, Limits, Settings, Timeouts, check_settings
+from sternpost_gateway.settings import (
+    Credentials,
+    KvEventPorts,
+    Limits,
+    Settings,
+    Timeouts,
+    TokenEstimate,
+    check_settings,
+)
 
 PORT_MAX: Final = 65535
 
@@ -48,6 +56,7 @@ class GatewayCommand:
             parser.add_argument(
                 flag.name, metavar=flag.metavar, type=flag.read, default=flag.default, help=text
             )
+        _add_estimate(parser)
         parser.add_argument(
             "--no-response-headers", action="store_true", help="answer without x-sternpost-* headers"
         )
@@ -85,6 +94,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         credentials=arguments.credentials,
         engine_key=secret_text("--engine-key-file", arguments.engine_key_file, 1),
         response_headers=not arguments.no_response_headers,
+        token_estimate=_token_estimate(arguments),
         limits=replace(
             DEFAULT_LIMITS,
             body_bytes_max=arguments.max_body_bytes,
@@ -137,6 +147,18 @@ def seconds(text: str) -> float:
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more seconds")
     return value
+
+
+def _add_estimate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        help="estimate tokens by this encoding, such as o200k_base, until an engine has counted them;"
+        " takes some 140 MiB (default: four bytes to a token)",
+    )
+    parser.add_argument(
+        "--ranks", type=Path, metavar="FILE", help="estimate tokens by the ranks in this file instead"
+    )
 
 
 def _add_places(parser: argparse.ArgumentParser) -> None:
@@ -276,6 +298,15 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             "--drain-seconds", "SECONDS", positive, timeouts.drain_seconds, "for requests in flight to finish"
         ),
     )
+
+
+def _token_estimate(arguments: argparse.Namespace) -> TokenEstimate | None:
+    if arguments.encoding is not None and arguments.ranks is not None:
+        fault = Fault("--encoding", "together with --ranks", "one of --encoding, --ranks")
+        raise SettingsError("settings", [fault])
+    if arguments.ranks is not None:
+        return TokenEstimate(ranks=arguments.ranks)
+    return None if arguments.encoding is None else TokenEstimate(encoding=arguments.encoding)
 
 
 def _salt_secret(path: Path | None) -> bytes | None:

@@ -53,6 +53,7 @@ from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
 from sternpost_gateway.relay import Relay, Relayed
+from sternpost_gateway.rendering import Fixed
 from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
@@ -328,9 +329,16 @@ class Pipeline:
         composed = compose(planned, engine, info, parts.tails, tripped=tripped)
         if composed.outlook.wanted is not None:
             parts.builder.want(engine, composed.outlook.wanted)
-        if depends_on_template(planned):
-            parts.prompts.chat_templates.want(engine, planned.identified.model)
+        self._want_facts(planned, engine)
         return composed
+
+    def _want_facts(self, planned: Planned, engine: Engine) -> None:
+        """Have asked of an engine what is not known yet about a prompt of a policy, in the background."""
+        prompts, document = self._parts.prompts, planned.segmented.canonicalized.document
+        if depends_on_template(planned):
+            prompts.chat_templates.want(engine, planned.identified.model)
+        if planned.versions and planned.segmented.chat is not None and document is not None:
+            prompts.segment_tokens.want(engine, Fixed(document, planned.segmented.chat))
 
     def _policy_headers(self, composed: Composed) -> list[tuple[bytes, bytes]]:
         planned, outlook = composed.planned, composed.outlook

@@ -7,9 +7,10 @@ that chats have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from sternpost_core.content import content_id
+from sternpost_core.content import ContentId, content_id
 from sternpost_core.jsonspan import Document, Edit, Span, apply, edit_object, elements, members
 from sternpost_gateway.dialogue import HOLDERS, Dialogue, raw_member
 from sternpost_gateway.receive import RESPONSES_PATH
@@ -23,16 +24,46 @@ BARE_FIELDS: Final = ("add_special_tokens",)
 """The same for a completion."""
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The fixed parts of one prompt."""
+
+    document: Document
+    chat: Chat
+
+    @property
+    def ids(self) -> tuple[ContentId, ...]:
+        """Return the content ids of prefix and tail, as far as there are any."""
+        prefix = () if self.chat.dialogue.is_bare else (self.chat.prefix_id,)
+        return prefix if self.chat.tail_id is None else (*prefix, self.chat.tail_id)
+
+    def read(self) -> dict[ContentId, Template]:
+        """Return what each is rendered from: the prefix without a tail, the tail with everything."""
+        return {
+            content_id: prefix_of(self.document, self.chat)
+            if content_id == self.chat.prefix_id
+            else template_of(self.document, self.chat)
+            for content_id in self.ids
+        }
+
+
+def prefix_of(document: Document, chat: Chat) -> Template:
+    """Return what a prompt's prefix is rendered from, its tail left away."""
+    return Template(
+        template_id=chat.prefix_id,
+        model=raw_member(document, "model") or b"null",
+        opening=_opening(document, chat.dialogue),
+        tail=b"",
+        options=_options(document, chat.dialogue),
+    )
+
+
 def template_of(document: Document, chat: Chat) -> Template:
     """Return what the fixed parts of a prompt with a tail are rendered from."""
     dialogue, place = chat.dialogue, chat.place
     assert place is not None and chat.tail_id is not None, "the prompt has a tail"
     tail, insert = _tail(document, dialogue, place)
-    options = tuple(
-        (name, raw)
-        for name in (BARE_FIELDS if dialogue.is_bare else RENDERED_FIELDS)
-        if (raw := _option(document, dialogue, name)) not in (None, b"null")
-    )
+    options = _options(document, dialogue)
     model = raw_member(document, "model") or b"null"
     named = [("model", model), ("prefix", chat.prefix_id.encode()), ("tail", chat.tail_id.encode())]
     return Template(
@@ -68,6 +99,12 @@ def _tail(document: Document, dialogue: Dialogue, place: TailPlace) -> tuple[byt
     message = dialogue.messages[place.first]
     head = document.body[message.start : marked.content.start]
     return head + text + document.body[marked.content.end : message.end], len(head) + 1
+
+
+def _options(document: Document, dialogue: Dialogue) -> tuple[tuple[str, bytes], ...]:
+    names = BARE_FIELDS if dialogue.is_bare else RENDERED_FIELDS
+    found = ((name, _option(document, dialogue, name)) for name in names)
+    return tuple((name, raw) for name, raw in found if raw is not None and raw != b"null")
 
 
 def _option(document: Document, dialogue: Dialogue, name: str) -> bytes | None:

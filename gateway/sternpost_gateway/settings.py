@@ -129,6 +129,14 @@ class KvEventPorts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEstimate:
+    """How tokens are estimated until an engine has counted them: by a file of ranks, or a named encoding."""
+
+    encoding: str = "o200k_base"
+    ranks: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """
     Everything that `sternpost gateway` was told; the objects are in a directory or in a cluster.
@@ -150,6 +158,7 @@ class Settings:
     credentials: Credentials = Credentials.FORWARD
     engine_key: str | None = field(default=None, repr=False)
     response_headers: bool = True
+    token_estimate: TokenEstimate | None = None
     limits: Limits = field(default_factory=Limits)
     cold: ColdLimits = field(default_factory=ColdLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)

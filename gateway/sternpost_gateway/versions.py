@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ from sternpost_core.errors import OperatingError
 from sternpost_core.policy import Policy
 from sternpost_core.policy_status import SegmentVersion
 from sternpost_gateway.bounded import Bounded
+from sternpost_gateway.segment_tokens import TokenCount
 from sternpost_gateway.state_files import read_json, write_file
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,15 @@ CONVERSATIONS_MAX: Final = 16384
 """Conversations whose last prefix is remembered, to say which version a new one came from."""
 
 Series = tuple[str, str]
+
+
+TokensOf = Callable[[ContentId], TokenCount | None]
+"""Returns what is known of a segment's tokens."""
+
+
+def no_tokens(content_id: ContentId) -> TokenCount | None:
+    """Return nothing: no segment's tokens are known."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +136,9 @@ class Versions:
                 if agreed and self._numbers((policy.full_name, segment)).agree(agreed):
                     self._is_dirty = True
 
-    def shown(self, policy: str) -> dict[str, list[dict[str, Any]]]:
+    def shown(self, policy: str, tokens: TokensOf = no_tokens) -> dict[str, list[dict[str, Any]]]:
         """Return what people see of a policy's versions, by segment, the newest first."""
-        return {segment: _shown(self._series.get((policy, segment))) for segment in SEGMENTS}
+        return {segment: _shown(self._series.get((policy, segment)), tokens) for segment in SEGMENTS}
 
     def _numbers(self, series: Series) -> Numbers:
         numbers = self._series.get(series)
@@ -175,13 +185,15 @@ def _written(content_id: ContentId, version: Version) -> list[object]:
     return [content_id, version.number, *([] if version.parent is None else [version.parent])]
 
 
-def _shown(numbers: Numbers | None) -> list[dict[str, Any]]:
+def _shown(numbers: Numbers | None, tokens: TokensOf) -> list[dict[str, Any]]:
     known = numbers.known.items() if numbers else ()
     return [
         {
             "version": f"v{version.number}",
             "contentId": content_id,
             "parent": None if version.parent is None else f"v{version.parent}",
+            "tokens": None if (count := tokens(content_id)) is None else count.tokens,
+            "tokensFrom": None if count is None else count.source,
         }
         for content_id, version in sorted(known, key=lambda item: -item[1].number)
     ]

@@ -119,7 +119,7 @@ def test_no_body_is_a_server_error() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
             answer = await client.post(path, content=body)
         await parts.builder.close()
-        await parts.prompts.chat_templates.close()
+        await parts.prompts.close()
         return answer, registry.get_sample_value("sternpost_gateway_fallthroughs_total")
 
     @fuzzed

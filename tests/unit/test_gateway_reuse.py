@@ -177,7 +177,7 @@ async def test_engine_without_the_plugin_is_served_without_hints(tmp_path: Path)
 
         assert "no_plugin" == response.headers["x-sternpost-bypass"]
         assert b"kv_transfer_params" not in engine.chats[0].body
-        assert [] == engine.posts("/tokenize")
+        assert [] == engine.builds
         assert 1 == gateway.metric("sternpost_gateway_engine_plugin", engine=engine.url, plugin="absent")
 
 

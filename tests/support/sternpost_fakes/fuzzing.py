@@ -25,7 +25,6 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.cases import CASES, case
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.gateway_scene import ENGINE, READY, SECRET
-from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.compose import compose
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.findings import Findings
@@ -35,7 +34,7 @@ from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.observe import Observer
 from sternpost_gateway.pipeline import decide
 from sternpost_gateway.prompt_blocks import blocks_of
-from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.prompts import Prompts, make_prompts
 from sternpost_gateway.receive import CHAT_PATH, COMPLETIONS_PATH, RESPONSES_PATH, Received
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
@@ -67,10 +66,10 @@ def fuzz(check: Callable[[], object]) -> None:
         check()
 
 
-def _no_network() -> ChatTemplates:
+def _prompts() -> Prompts:
     client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
     timeouts = Settings(policies=Path("policies"), engines=(ENGINE.url,)).timeouts
-    return ChatTemplates(EngineApi(client, timeouts), FakeClock())
+    return make_prompts(EngineApi(client, timeouts), FakeClock(), Versions(None), lambda size: size / 4)
 
 
 @dataclass(slots=True)
@@ -78,11 +77,7 @@ class Thinking:
     """All stages of a gateway but the network; nothing that goes wrong in them is caught."""
 
     policies: tuple[Policy, ...] = ()
-    prompts: Prompts = field(
-        default_factory=lambda: Prompts(
-            chat_templates=_no_network(), versions=Versions(None), tokens=lambda size: size / 4
-        )
-    )
+    prompts: Prompts = field(default_factory=_prompts)
     metrics: Metrics = field(default_factory=lambda: Metrics(CollectorRegistry()))
     tails: Tails = field(default_factory=lambda: Tails(FakeClock()))
 

@@ -14,14 +14,13 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
-from sternpost_gateway.chat_template import ChatTemplates
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
-from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import by_least_cost, make_routing
 from sternpost_gateway.settings import Settings
@@ -98,11 +97,7 @@ def make_parts(
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
-        prompts=Prompts(
-            chat_templates=ChatTemplates(api, clock),
-            versions=Versions(None),
-            tokens=routing.estimates.tokens,
-        ),
+        prompts=make_prompts(api, clock, Versions(None), routing.estimates.tokens),
         tails=tails,
         trips=Trips(clock, None),
         builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
