@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -310,6 +311,18 @@ def test_files_hold_the_figures(outcome: Outcome, folder: Path, tmp_path: Path) 
     assert [float(row["kl_mean"]) for row in rows] == [row["kl_mean"] for row in document["rows"]]
     assert {"wanted": 3, "tested": 3, "generic": False} == document["middles"]
     assert b"\x89PNG" == (settings.out / names[3]).read_bytes()[:4]
+
+
+def test_figure_that_is_no_number_is_left_empty(outcome: Outcome, folder: Path, tmp_path: Path) -> None:
+    """A model without a noise floor makes every ratio infinite, which JSON cannot hold."""
+    infinite = tuple(replace(figures, floor_ratio=math.inf) for figures in outcome.figures)
+    settings = make_settings(folder, tmp_path)
+
+    write_files(replace(outcome, figures=infinite), settings, lambda line: None)
+
+    text = (settings.out / "calibration.json").read_text("utf-8")
+    rows = json.loads(text, parse_constant=pytest.fail)["rows"]
+    assert {None} == {row["floor_ratio"] for row in rows}
 
 
 def test_picture_is_left_out_without_matplotlib(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from io import StringIO
@@ -21,6 +22,9 @@ CSV_NAME: Final = "calibration.csv"
 JSON_NAME: Final = "calibration.json"
 POLICY_NAME: Final = "policy.yaml"
 PLOT_NAME: Final = "calibration.png"
+
+DIGITS: Final = 6
+"""Decimal places of a figure in its file."""
 
 PLOT_MISSING: Final = (
     f"{PLOT_NAME} is not drawn: matplotlib is not installed; pip install 'sternpost[calibrate]'"
@@ -91,9 +95,14 @@ def _draw(outcome: Outcome, path: Path, tell: Callable[[str], None]) -> None:
 def _row(figures: Figures) -> dict[str, Any]:
     row = asdict(figures)
     arm = row.pop("arm")
-    return {
-        key: round(value, 6) if isinstance(value, float) else value for key, value in {**arm, **row}.items()
-    }
+    return {key: _rounded(value) for key, value in {**arm, **row}.items()}
+
+
+def _rounded(value: object) -> object:
+    # JSON has no infinities.
+    if isinstance(value, float):
+        return round(value, DIGITS) if math.isfinite(value) else None
+    return value
 
 
 def _columns(kind: type[Arm] | type[Figures]) -> list[str]:
