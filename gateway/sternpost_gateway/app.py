@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
 from sternpost_core.keys import SECRET_BYTES_MIN
+from sternpost_core.rollout import FOR_ALL, NOT_BEGUN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
@@ -101,6 +102,7 @@ def create_app(
         secret=load_secret(settings),
         clock=clock,
         policies=lambda: source.config.policies,
+        rollouts=lambda: source.config.rollouts,
         kills=lambda: kills.table,
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
@@ -181,7 +183,10 @@ def _config_source(
         return directory, lambda: directory.watch(settings.timeouts.poll_seconds)
     place = settings.cluster or Cluster()
     api = KubernetesApi(place.kubeconfig)
-    cluster = ClusterConfig(api, clock, chance, place.namespace, settings.state, on_config, on_engines)
+    undecided = NOT_BEGUN if place.rollouts else FOR_ALL
+    cluster = ClusterConfig(
+        api, clock, chance, place.namespace, undecided, settings.state, on_config, on_engines
+    )
 
     async def keep_current() -> None:
         try:
@@ -206,7 +211,8 @@ def _entrance(pipeline: Pipeline, own: Starlette) -> ASGIApp:
 
 def _on_config(kills: Kills, metrics: Metrics, versions: Versions) -> Callable[[Config], None]:
     def take(config: Config) -> None:
-        kills.configure(config.policies.policies, config.switches)
+        epochs = {name: rollout.epoch for name, rollout in config.rollouts.items()}
+        kills.configure(config.policies.policies, config.switches, epochs)
         versions.agree(config.policies.policies)
         metrics.show_levels(kills.table)
 

@@ -14,6 +14,9 @@ class Bypass(StrEnum):
     CLIENT_OFF = "client_off"
     """The client turned reuse off for this request."""
 
+    NOT_IN_ROLLOUT = "not_in_rollout"
+    """The policy is being rolled out, and has not reached this session."""
+
     KILLED = "killed"
     """A kill level turned reuse off."""
 

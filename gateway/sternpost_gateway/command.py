@@ -15,6 +15,7 @@ from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import (
+    Cluster,
     Credentials,
     KvEventPorts,
     Limits,
@@ -81,7 +82,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """
     settings = Settings(
         policies=arguments.policies,
-        cluster=cluster_of(arguments),
+        cluster=_cluster(arguments),
         engines=tuple(arguments.engine),
         engine_names=tuple(arguments.engine_dns),
         kv_events=_kv_events(arguments),
@@ -182,6 +183,11 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="URL",
         help="http://HOST:PORT whose host has an address for each engine, such as a headless Service",
+    )
+    parser.add_argument(
+        "--rollouts",
+        action="store_true",
+        help="with --kubernetes: an operator decides who gets a policy's behaviour; until then, nobody does",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
@@ -307,6 +313,19 @@ def _token_estimate(arguments: argparse.Namespace) -> TokenEstimate | None:
     if arguments.ranks is not None:
         return TokenEstimate(ranks=arguments.ranks)
     return None if arguments.encoding is None else TokenEstimate(encoding=arguments.encoding)
+
+
+def _cluster(arguments: argparse.Namespace) -> Cluster | None:
+    """
+    Return the cluster that the flags mean, if they mean one.
+
+    Raises:
+        SettingsError: a flag speaks of a cluster that nothing asks for.
+    """
+    cluster = cluster_of(arguments)
+    if cluster is None and arguments.rollouts:
+        raise SettingsError("settings", [Fault("--rollouts", "true", "nothing without --kubernetes")])
+    return None if cluster is None else replace(cluster, rollouts=arguments.rollouts)
 
 
 def _salt_secret(path: Path | None) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -24,6 +24,7 @@ from sternpost_core.objects import parse_objects
 from sternpost_core.policy import Policy
 from sternpost_core.policy_match import PolicySet, build_policy_set
 from sternpost_core.pool import EnginePool
+from sternpost_core.rollout import Rollout
 from sternpost_gateway.availability import missing_features
 from sternpost_gateway.yaml_files import read_documents
 
@@ -49,6 +50,8 @@ class Config:
     policies: PolicySet = field(default_factory=lambda: PolicySet(()))
     pools: tuple[EnginePool, ...] = ()
     switches: tuple[CacheKillSwitch, ...] = ()
+    rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    """How far policies are rolled out, by full name; what is not here is there for all."""
 
     @property
     def is_empty(self) -> bool:

@@ -10,9 +10,14 @@ from sternpost_core.jsonspan import Document, value
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Policy
 from sternpost_core.policy_match import PolicySet, session_of, tenant_of
+from sternpost_core.rollout import Arm
+from sternpost_gateway.canary import Placed, Rollouts, place, session_key
 from sternpost_gateway.headers import CACHE_HEADER, as_mapping
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.receive import Received
+
+NO_ROLLOUTS: Final[Rollouts] = {}
+"""Every policy counts for all."""
 
 SESSION_HEADERS: Final = ("x-session-id", "x-session-token", "x-claude-code-session-id", "x-session-affinity")
 """Where common clients name their session, when no policy says where."""
@@ -26,7 +31,11 @@ CACHE_FIELD: Final = "prefix_cache"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
-    """A request and who it is from; `reuse_off` is the client's own wish."""
+    """
+    A request and who it is from; `reuse_off` is the client's own wish.
+
+    `arm` is what its session is in a rollout, and `held` the part of `level` that it gets for that.
+    """
 
     received: Received
     model: str | None = None
@@ -35,10 +44,14 @@ class Identified:
     session: str | None = None
     level: KillLevel = KillLevel.NONE
     epoch: int = 0
+    arm: Arm = Arm.ALL
+    held: KillLevel = KillLevel.NONE
     reuse_off: bool = False
 
 
-def identify(received: Received, policies: PolicySet, kills: KillTable) -> Identified:
+def identify(
+    received: Received, policies: PolicySet, kills: KillTable, rollouts: Rollouts = NO_ROLLOUTS
+) -> Identified:
     """Name model, policy, tenant, session and kill level; of an unread request, the level only."""
     document = received.document
     if document is None:
@@ -47,13 +60,21 @@ def identify(received: Received, policies: PolicySet, kills: KillTable) -> Ident
     model = text_member(document, "model")
     policy = policies.select_for(headers, model)
     name = policy.full_name if policy else None
+    tenant = tenant_of(policy, headers) if policy else None
+    session = (session_of(policy, headers) if policy else None) or _common_session(headers, document)
+    placed = Placed()
+    if policy is not None:
+        key = session_key(policy, rollouts, tenant, session, document, received.path)
+        placed = place(policy, rollouts, key)
     return Identified(
         received=received,
         model=model,
         policy=policy,
-        tenant=tenant_of(policy, headers) if policy else None,
-        session=(session_of(policy, headers) if policy else None) or _common_session(headers, document),
-        level=kills.level(name),
+        tenant=tenant,
+        session=session,
+        level=max(kills.level(name), placed.level),
+        arm=placed.arm,
+        held=placed.level,
         epoch=kills.epoch(name) if name else 0,
         reuse_off=headers.get(CACHE_HEADER, "").lower() == "off" or _is_false(document, CACHE_FIELD),
     )

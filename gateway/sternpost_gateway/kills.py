@@ -131,8 +131,16 @@ class Kills:
         """Return what a source has set for a policy, or for all."""
         return self._latches.get((source, policy or EVERYONE))
 
-    def configure(self, policies: Iterable[Policy], switches: Iterable[CacheKillSwitch]) -> None:
-        """Take what the policies and switches say now."""
+    def configure(
+        self,
+        policies: Iterable[Policy],
+        switches: Iterable[CacheKillSwitch],
+        epochs: Mapping[str, int] | None = None,
+    ) -> None:
+        """Take what the policies and switches say now, and the least epoch of each policy by full name."""
+        for policy, epoch in (epochs or {}).items():
+            if epoch > self._epochs.get(policy, self._first_epoch):
+                self._epochs[policy] = epoch
         self._policies = tuple(policies)
         self._switches = tuple(switches)
         self._update()

@@ -26,6 +26,12 @@ FIRST_TOKEN_BUCKETS: Final = (
 """Seconds; fine where a spliced tail lands, coarse where a cold prefill does."""
 
 
+INTER_TOKEN_BUCKETS: Final = (
+    0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.25, 0.5, 1.0,
+)  # fmt: skip
+"""Seconds, from a small model on a large GPU to a large one on a busy CPU."""
+
+
 class Metrics:
     """All metrics of one gateway; each attribute is one metric."""
 
@@ -52,21 +58,34 @@ class Metrics:
     def _make_request_metrics(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "sternpost_gateway_requests_total",
-            "Requests by policy and outcome.",
-            ["policy", "outcome"],
+            "Requests by policy, arm of its rollout, and outcome.",
+            ["policy", "arm", "outcome"],
             registry=registry,
         )
         self.first_token_seconds = Histogram(
             "sternpost_gateway_ttft_seconds",
             "From the request's arrival to the first byte of a streamed answer, by what the engine reused.",
-            ["policy", "path"],
+            ["policy", "arm", "path"],
             buckets=FIRST_TOKEN_BUCKETS,
             registry=registry,
         )
         self.prompt_tokens = Counter(
             "sternpost_gateway_prompt_tokens_total",
             "Prompt tokens by where their KV came from, as the engine reports it.",
-            ["policy", "source"],
+            ["policy", "arm", "source"],
+            registry=registry,
+        )
+        self.inter_token_seconds = Histogram(
+            "sternpost_gateway_inter_token_seconds",
+            "Mean time between two tokens of one streamed answer, by what the engine reused.",
+            ["policy", "arm", "path"],
+            buckets=INTER_TOKEN_BUCKETS,
+            registry=registry,
+        )
+        self.sessions = Counter(
+            "sternpost_gateway_sessions_total",
+            "Sessions seen for the first time in a while, or again after a long one.",
+            ["policy", "arm"],
             registry=registry,
         )
 

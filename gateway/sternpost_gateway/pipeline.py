@@ -23,6 +23,7 @@ from sternpost_core.kill import KillLevel
 from sternpost_core.policy_match import PolicySet
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.canary import Rollouts
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
 from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
@@ -51,7 +52,7 @@ from sternpost_gateway.observe import Observer
 from sternpost_gateway.plan import Planned, depends_on_template, plan
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
-from sternpost_gateway.record import CLIENT_GONE, Recorder, lesson_of, policy_label
+from sternpost_gateway.record import CLIENT_GONE, Recorder, arm_label, lesson_of, policy_label
 from sternpost_gateway.relay import Relay, Relayed
 from sternpost_gateway.rendering import Fixed
 from sternpost_gateway.router import Routed, Router
@@ -86,6 +87,7 @@ class Parts:
     clock: Clock
     policies: Callable[[], PolicySet]
     kills: Callable[[], KillTable]
+    rollouts: Callable[[], Rollouts]
     admission: Admission
     gate: ColdGate
     fleet: Fleet
@@ -160,7 +162,7 @@ class Pipeline:
         """Run the deciding stages; a failure in them that is ours passes the request through plainly."""
         parts = self._parts
         try:
-            identified = identify(received, parts.policies(), parts.kills())
+            identified = identify(received, parts.policies(), parts.kills(), parts.rollouts())
             return decide(identified, parts.prompts, self._findings, parts.secret)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
@@ -173,9 +175,9 @@ class Pipeline:
         try:
             await client.run_until_gone(self._send_and_relay(client, planned))
         except ClientGone:
-            self._recorder.refused(policy, CLIENT_GONE)
+            self._recorder.refused(policy, CLIENT_GONE, arm_label(planned))
         except GatewayError as error:
-            self._recorder.refused(policy, answer_of(error).code)
+            self._recorder.refused(policy, answer_of(error).code, arm_label(planned))
             await self._reply(client, planned.identified.received.request_id, error)
 
     async def _send_and_relay(self, client: Client, planned: Planned) -> None:

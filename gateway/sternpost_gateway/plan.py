@@ -128,6 +128,8 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     tail_first = is_tail_first(policy)
     is_learned = tail_source(policy) is TailSource.LEARNED
     reasons = (
+        (identified.held in REWRITES_OFF, Bypass.NOT_IN_ROLLOUT),
+        (identified.held in READS_OFF and not tail_first, Bypass.NOT_IN_ROLLOUT),
         (identified.level in REWRITES_OFF, Bypass.KILLED),
         (not is_served(policy), Bypass.NOT_AVAILABLE),
         (policy.suffix_cache is None and not tail_first, Bypass.OBSERVING),
@@ -153,7 +155,7 @@ def is_tail_first(policy: Policy) -> bool:
 def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
     """Say whether the engine is told to leave its suffix store alone."""
     has_hints = policy is not None and not is_tail_first(policy)
-    return has_hints and bypass in (Bypass.KILLED, Bypass.CLIENT_OFF)
+    return has_hints and bypass in (Bypass.KILLED, Bypass.NOT_IN_ROLLOUT, Bypass.CLIENT_OFF)
 
 
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:

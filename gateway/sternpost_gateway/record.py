@@ -6,10 +6,14 @@ It runs after the last byte, and waits for nothing.
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from typing import Final
 
 from sternpost_core.hint import Operation, Reason, Report
+from sternpost_core.rollout import Arm
 from sternpost_gateway.compose import Composed
+from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.engine_api import report_of
 from sternpost_gateway.fleet import Fleet
 from sternpost_gateway.meter import Usage
@@ -20,11 +24,21 @@ from sternpost_gateway.router import Lesson
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 
+LENGTH_FIELDS: Final = ("max_tokens", "max_completion_tokens")
+"""Where a client says how many tokens its answer may have."""
+
+LENGTH: Final = "length"
 CUT: Final = "upstream_cut"
 CLIENT_GONE: Final = "client_gone"
 DISCONNECTED: Final = "upstream_disconnected"
 SERVER_ERROR: Final = "5xx"
 """Outcomes; those that a read may have caused are also what trips an engine."""
+
+DIGEST_BYTES: Final = 12
+"""Of a session's name: two that share it would be counted as one, which is next to impossible."""
+
+SESSIONS_MAX: Final = 100_000
+"""Sessions that are remembered, to count each once."""
 
 FOUND: Final = frozenset({Reason.HIT})
 MISSING: Final = frozenset({Reason.NOT_BUILT, Reason.FALSE_HIT})
@@ -42,33 +56,48 @@ class Recorder:
         self._tails = tails
         self._fleet = fleet
         self._trips = trips
+        self._sessions = SeenSessions(SESSIONS_MAX)
 
     def answered(self, composed: Composed, relayed: Relayed) -> None:
         """Record an exchange that an engine answered."""
-        policy = policy_label(composed.planned)
-        outcome = CUT if relayed.cut else f"{relayed.status // 100}xx"
-        self._metrics.requests.labels(policy, outcome).inc()
+        policy, arm = policy_label(composed.planned), arm_label(composed.planned)
+        outcome = outcome_of(composed.planned, relayed)
+        self._metrics.requests.labels(policy, arm, outcome).inc()
+        self._count_session(composed.planned)
         report = report_of(relayed.usage)
         self._record_reuse(composed, policy, report)
         if asks_to_read(composed) and (failure := read_failure(relayed, report)) is not None:
             self._trips.failed(composed.engine, failure)
         if relayed.is_stream and relayed.first_byte is not None:
             seconds = relayed.first_byte - composed.planned.identified.received.arrived
-            self._metrics.first_token_seconds.labels(policy, _path(report, relayed)).observe(seconds)
+            path = _path(report, relayed)
+            self._metrics.first_token_seconds.labels(policy, arm, path).observe(seconds)
+            between = inter_token_seconds(relayed)
+            if between is not None:
+                self._metrics.inter_token_seconds.labels(policy, arm, path).observe(between)
 
     def disconnected(self, composed: Composed) -> None:
         """Record that an engine ended the connection before its answer, which it does when it dies."""
         if asks_to_read(composed):
             self._trips.failed(composed.engine, DISCONNECTED)
 
-    def refused(self, policy: str, outcome: str) -> None:
+    def refused(self, policy: str, outcome: str, arm: str = Arm.ALL.value) -> None:
         """Record an exchange that the gateway answered itself, or that nobody waited for."""
-        self._metrics.requests.labels(policy, outcome).inc()
+        self._metrics.requests.labels(policy, arm, outcome).inc()
+
+    def _count_session(self, planned: Planned) -> None:
+        """Count a policy's session when it is new; without a name, its conversation stands for it."""
+        if planned.policy is None:
+            return
+        session = planned.identified.session or planned.conversation or ""
+        key = f"{planned.policy.full_name} {planned.identified.tenant!r} {session}"
+        if self._sessions.is_new(key):
+            self._metrics.sessions.labels(policy_label(planned), arm_label(planned)).inc()
 
     def _record_reuse(self, composed: Composed, policy: str, report: Report | None) -> None:
         wish = composed.planned.wish
         if report is not None:
-            self._count_tokens(policy, report)
+            self._count_tokens(policy, arm_label(composed.planned), report)
             self._fleet.reported(composed.engine, report.engine)
             if wish is not None and report.reason in FOUND:
                 self._tails.hit(composed.engine, wish.key)
@@ -79,11 +108,11 @@ class Recorder:
         elif composed.outlook.bypass is not None and (report is None or report.reason is not Reason.HIT):
             self._metrics.bypasses.labels(policy, composed.outlook.bypass.value).inc()
 
-    def _count_tokens(self, policy: str, report: Report) -> None:
+    def _count_tokens(self, policy: str, arm: str, report: Report) -> None:
         tokens = self._metrics.prompt_tokens
-        tokens.labels(policy, "prefix").inc(report.prefix_tokens)
-        tokens.labels(policy, "suffix").inc(report.suffix_tokens)
-        tokens.labels(policy, "computed").inc(report.computed_tokens)
+        tokens.labels(policy, arm, "prefix").inc(report.prefix_tokens)
+        tokens.labels(policy, arm, "suffix").inc(report.suffix_tokens)
+        tokens.labels(policy, arm, "computed").inc(report.computed_tokens)
 
 
 def lesson_of(relayed: Relayed, sent_at: float) -> Lesson:
@@ -121,6 +150,51 @@ def read_failure(relayed: Relayed, report: Report | None) -> str | None:
     if relayed.cut:
         return CUT
     return SERVER_ERROR if relayed.status >= 500 else None
+
+
+def outcome_of(planned: Planned, relayed: Relayed) -> str:
+    """Return how an answer ended: cut, at the number of tokens that the client allows, or with its status."""
+    if relayed.cut:
+        return CUT
+    document = planned.segmented.canonicalized.document
+    tokens = _count_of(relayed.usage, "completion_tokens")
+    if document is not None and tokens is not None:
+        limits = (raw_member(document, name) for name in LENGTH_FIELDS)
+        if any(limit == str(tokens).encode() for limit in limits):
+            return LENGTH
+    return f"{relayed.status // 100}xx"
+
+
+class SeenSessions:
+    """The sessions that were seen last, by a hash of their names; the one not seen for longest goes first."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+
+    def is_new(self, key: str) -> bool:
+        """Note a session; say whether it was not among those seen."""
+        name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+        if name in self._seen:
+            self._seen.move_to_end(name)
+            return False
+        self._seen[name] = None
+        if len(self._seen) > self._count_max:
+            self._seen.popitem(last=False)
+        return True
+
+
+def inter_token_seconds(relayed: Relayed) -> float | None:
+    """Return the mean time between two tokens of a streamed answer, None where there are not two."""
+    tokens = _count_of(relayed.usage, "completion_tokens") or _count_of(relayed.usage, "output_tokens")
+    if tokens is None or tokens < 2 or relayed.first_byte is None or relayed.last_byte is None:
+        return None
+    return (relayed.last_byte - relayed.first_byte) / (tokens - 1)
+
+
+def arm_label(planned: Planned) -> str:
+    """Return the arm label of a request."""
+    return planned.identified.arm.value
 
 
 def policy_label(planned: Planned) -> str:

@@ -26,11 +26,12 @@ OK: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayed:
-    """How an answer went; `cut`: the engine ended it early; `first_byte`: a monotonic time in seconds."""
+    """How an answer went; `cut`: the engine ended it early; `first_byte`, `last_byte`: monotonic seconds."""
 
     status: int
     is_stream: bool
     first_byte: float | None = None
+    last_byte: float | None = None
     usage: Usage | None = None
     cut: bool = False
 
@@ -77,6 +78,7 @@ class Relay:
             status=response.status,
             is_stream=is_stream,
             first_byte=self._first_byte,
+            last_byte=self._monotonic() if is_stream and self._first_byte is not None else None,
             usage=meter.usage,
             cut=cut,
         )

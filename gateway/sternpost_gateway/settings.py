@@ -113,11 +113,13 @@ class Cluster:
     """
     The Kubernetes cluster that holds the policies, pools and kill switches.
 
-    Without a kubeconfig file the gateway is a pod of it; without a namespace it serves all of them.
+    Without a kubeconfig file the gateway is a pod of it; without a namespace it serves all of them. With
+    `rollouts`, an operator decides who gets a policy's behaviour, and until it has, nobody does.
     """
 
     kubeconfig: Path | None = None
     namespace: str | None = None
+    rollouts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

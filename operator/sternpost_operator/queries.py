@@ -43,9 +43,9 @@ _TOKENS: Final = (
 BY_ARM: Final[Mapping[str, str]] = {
     "requests": _ALL,
     "sessions": "sum by (arm) (increase(sternpost_gateway_sessions_total{{policy={policy}}}[{span}]))",
-    "error_share": _share("error|upstream_error|truncated"),
-    "shed_share": _share("shed"),
-    "abort_share": _share("client_abort"),
+    "error_share": _share("5xx|upstream_.*|internal_error|no_engine|pool_misconfigured"),
+    "shed_share": _share("gateway_.*"),
+    "abort_share": _share("client_gone"),
     "length_share": _share("length"),
     "ttft_p50": _quantile(0.5, "sternpost_gateway_ttft_seconds"),
     "ttft_p95": _quantile(0.95, "sternpost_gateway_ttft_seconds"),

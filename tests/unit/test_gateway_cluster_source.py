@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sternpost_core.kill import KillLevel
+from sternpost_core.rollout import FOR_ALL
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.cluster import FakeCluster
 from sternpost_fakes.gateway import eventually
@@ -64,7 +65,9 @@ def make(server: Collections, state: Path | None = None, fails: bool = False) ->
         if fails and len(configs) == 1:
             raise RuntimeError("a fault of ours")
 
-    source = ClusterConfig(server, FakeClock(), random.Random(7), None, state, on_config, engines.append)
+    source = ClusterConfig(
+        server, FakeClock(), random.Random(7), None, FOR_ALL, state, on_config, engines.append
+    )
     return Live(source, configs, engines)
 
 

@@ -128,5 +128,5 @@ async def test_refusal_before_reading_frees_what_was_held() -> None:
     assert (400, []) == (response.status_code, upstream.sent)
     assert (0, 0) == (parts.admission.in_flight, parts.admission.body_bytes)
     assert 1 == registry.get_sample_value(
-        "sternpost_gateway_requests_total", {"policy": "", "outcome": "invalid_json"}
+        "sternpost_gateway_requests_total", {"policy": "", "arm": "all", "outcome": "invalid_json"}
     )

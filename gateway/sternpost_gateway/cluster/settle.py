@@ -17,6 +17,7 @@ from sternpost_core.policy import Policy
 from sternpost_core.policy_match import PolicySet, build_policy_set
 from sternpost_core.policy_parse import parse
 from sternpost_core.pool import EnginePool, parse_pool
+from sternpost_core.rollout import FOR_ALL, Rollout, rollout_of
 from sternpost_gateway.cluster.mirror import Store
 from sternpost_gateway.cluster.resources import Key, Object
 from sternpost_gateway.config import Config
@@ -57,15 +58,25 @@ class Read(Generic[T]):
     faults: tuple[Fault, ...]
 
 
-def settle(stores: Stores, before: Settled) -> Settled:
-    """Decide what goes live, given what was live before."""
+def settle(stores: Stores, before: Settled, undecided: Rollout = FOR_ALL) -> Settled:
+    """
+    Decide what goes live, given what was live before.
+
+    `undecided` is how far a policy is rolled out whose status does not say: for all, unless somebody decides.
+    """
     policies = read_all(stores.policies, before.policies, parse)
     pools = read_all(stores.pools, before.pools, parse_pool)
     switches = read_all(stores.switches, before.switches, parse_kill_switch)
     good, conflicts = compatible(policies.good, before.policies)
     heard = tuple(with_level(policy, stores.policies.get(key)) for key, policy in good.items())
     config = Config(
-        PolicySet(build_policy_set(heard).policies), tuple(pools.good.values()), tuple(switches.good.values())
+        PolicySet(build_policy_set(heard).policies),
+        tuple(pools.good.values()),
+        tuple(switches.good.values()),
+        {
+            policy.full_name: rollout_of(stores.policies[key].get("status"), undecided)
+            for key, policy in good.items()
+        },
     )
     faults = policies.faults + pools.faults + switches.faults + conflicts
     return Settled(config, faults, good, pools.good, switches.good)

@@ -12,6 +12,7 @@ from typing import Final
 
 from sternpost_core.clock import Clock
 from sternpost_core.errors import Fault
+from sternpost_core.rollout import Rollout
 from sternpost_gateway.availability import missing_features
 from sternpost_gateway.cluster.api import ClusterApi
 from sternpost_gateway.cluster.engines import PoolEngines
@@ -40,6 +41,7 @@ class ClusterConfig:
         clock: Clock,
         chance: random.Random,
         namespace: str | None,
+        undecided: Rollout,
         state: Path | None,
         on_config: Callable[[Config], None],
         on_engines: Callable[[tuple[Engine, ...]], None],
@@ -48,6 +50,7 @@ class ClusterConfig:
         self._engines = PoolEngines(api, clock, chance, on_engines)
         self._on_config = on_config
         self._settled = Settled()
+        self._undecided = undecided
         self._snapshot = Snapshot(state)
         self._started = clock.monotonic()
 
@@ -99,7 +102,7 @@ class ClusterConfig:
 
     def _take_over(self) -> None:
         stores = Stores(self._policies.objects, self._pools.objects, self._switches.objects)
-        settled = settle(stores, self._settled)
+        settled = settle(stores, self._settled, self._undecided)
         for fault in settled.faults:
             if fault not in self._settled.faults:
                 logger.error("refused, the last good form stays live: %s", fault)

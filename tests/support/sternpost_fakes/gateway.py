@@ -64,8 +64,13 @@ class RunningGateway:
     client: httpx.AsyncClient
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return a metric's value, 0 if it has none yet."""
-        return self.registry.get_sample_value(name, labels) or 0.0
+        """Return a metric's value, summed over the labels that are not given; 0 if it has none yet."""
+        samples = (sample for metric in self.registry.collect() for sample in metric.samples)
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     async def details(self) -> dict[str, object]:
         """Return what `/readyz?verbose` says."""

@@ -94,6 +94,7 @@ def make_parts(
         clock=clock,
         policies=lambda: PolicySet(()),
         kills=KillTable,
+        rollouts=dict,
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
