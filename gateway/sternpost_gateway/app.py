@@ -44,7 +44,8 @@ from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
-from sternpost_gateway.routing import Routing, make_routing
+from sternpost_gateway.router import Strategies
+from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import Tails
@@ -74,6 +75,7 @@ def create_app(
     control: httpx.AsyncClient,
     chance: random.Random,
     lifecycle: Lifecycle,
+    strategies: Callable[[random.Random], Strategies] = by_least_cost,
 ) -> ASGIApp:
     """
     Build the gateway.
@@ -87,7 +89,9 @@ def create_app(
     versions = Versions(settings.state)
     static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
-    routing = make_routing(static, tails, clock, chance, cold=settings.cold, on_outcome=metrics.gated)
+    routing = make_routing(
+        static, tails, clock, chance, strategies=strategies, cold=settings.cold, on_outcome=metrics.gated
+    )
     trips = Trips(clock, settings.state, _on_trip(metrics))
     members = Members(static, _on_engines(routing.fleet, trips))
     on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
@@ -115,24 +119,35 @@ def create_app(
         forward=Forward(upstream, settings),
         metrics=metrics,
     )
-    admin = Admin(
-        fleet=parts.fleet,
-        prompts=prompts,
-        source=source,
-        kills=kills,
-        kill_file=kill_file,
-        trips=parts.trips,
-        gate=routing.gate,
-        metrics=metrics,
-        registry=registry,
-        clock=clock,
-        lifecycle=lifecycle,
-        token=settings.admin_token,
-    )
+    admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, kill_file) | _routing_jobs(settings, routing, members)
     own = Starlette(routes=admin.routes(), lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
     own.mount("/", _nowhere)
     return _entrance(Pipeline(parts), own)
+
+
+def _admin(
+    parts: Parts,
+    source: ConfigSource,
+    kills: Kills,
+    kill_file: KillFile | None,
+    registry: CollectorRegistry,
+    lifecycle: Lifecycle,
+) -> Admin:
+    return Admin(
+        fleet=parts.fleet,
+        prompts=parts.prompts,
+        source=source,
+        kills=kills,
+        kill_file=kill_file,
+        trips=parts.trips,
+        gate=parts.gate,
+        metrics=parts.metrics,
+        registry=registry,
+        clock=parts.clock,
+        lifecycle=lifecycle,
+        token=parts.settings.admin_token,
+    )
 
 
 def _load_kill_file(path: Path | None, kills: Kills) -> KillFile | None:

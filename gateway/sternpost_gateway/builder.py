@@ -156,6 +156,9 @@ class TailBuilder:
                     engine, wish.template.model, wish.key, facts, build_hint(wish, facts)
                 )
             outcome = report.reason.value
+            if self._fleet.reported(engine, report.engine) and report.reason is Reason.BUILT:
+                # The engine has started anew, and what it holds is this tail.
+                self._tails.hit(engine, wish.key)
         except (ControlRefused, ControlFailed) as error:
             logger.warning("build of template %s failed: %s", short(wish.template.template_id), error)
         finally:

@@ -77,12 +77,17 @@ class ColdGate:
     ) -> None:
         self._limits = limits
         self._clock = clock
-        self._chance = chance
+        self.chance = chance
         self._on_outcome = on_outcome
         self._flights = SingleFlight(chance)
         self._limiters: dict[Engine, ColdLimiter] = {}
         self._followers: dict[Leader, list[asyncio.Future[bool]]] = {}
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
+
+    @property
+    def leaders(self) -> int:
+        """Return how many blocks are being computed that others may wait for."""
+        return len(self._flights)
 
     def limiters(self) -> dict[Engine, ColdLimiter]:
         """Return the limiters of the engines that have had requests."""
@@ -211,7 +216,7 @@ class ColdGate:
 
     def _overloaded(self, outcome: Outcome, message: str) -> Overloaded:
         self._on_outcome(outcome, 0.0)
-        seconds = self._chance.randint(RETRY_AFTER_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX)
+        seconds = self.chance.randint(RETRY_AFTER_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX)
         return Overloaded(message, seconds)
 
 

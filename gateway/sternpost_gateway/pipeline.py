@@ -68,7 +68,7 @@ CLIENT_ERRORS: Final = 400
 SERVER_ERRORS: Final = 500
 """Where the statuses of requests that an engine refuses begin, and those of its own failures."""
 
-TURNS_MAX: Final = 8
+FOLLOWS_MAX: Final = 8
 """How often a request follows another that fails; then it goes on by itself."""
 
 PREFILL_PATIENCE: Final = 2.0
@@ -101,7 +101,7 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Admitted:
     """A request that may go to its engine now."""
 
     routed: Routed
@@ -114,7 +114,7 @@ class Sent:
     """A request that an engine has begun to answer; `at` is when it was sent, in monotonic seconds."""
 
     composed: Composed
-    turn: Turn
+    admitted: Admitted
     at: float
     response: UpstreamResponse
 
@@ -170,6 +170,14 @@ class Pipeline:
             logger.error("request %s passes plainly, deciding failed: %s", received.request_id, _where(error))
             return plain(received)
 
+    def _renewed(self, planned: Planned) -> Planned:
+        """Decide anew about a request that has waited while more was switched off for it."""
+        identified = planned.identified
+        policy = identified.policy.full_name if identified.policy else None
+        if self._parts.kills().level(policy) <= identified.level:
+            return planned
+        return self._decide(identified.received)
+
     async def _exchange(self, client: Client, planned: Planned) -> None:
         policy = policy_label(planned)
         try:
@@ -193,14 +201,14 @@ class Pipeline:
 
     def _began(self, sent: Sent) -> None:
         """Note the first byte of an answer: the engine has computed the prompt, unless it is an error."""
-        turn = sent.turn
-        turn.flight.computed()
+        admitted = sent.admitted
+        admitted.flight.computed()
         if sent.response.status >= CLIENT_ERRORS:
             return
-        turn.gate.computed()
-        self._parts.router.began(turn.routed)
+        admitted.gate.computed()
+        self._parts.router.began(admitted.routed)
         if wants_stream(sent.composed.planned):
-            self._parts.gate.began(turn.routed, self._parts.clock.monotonic() - sent.at)
+            self._parts.gate.began(admitted.routed, self._parts.clock.monotonic() - sent.at)
 
     def _finish(self, sent: Sent, relayed: Relayed) -> None:
         composed = sent.composed
@@ -214,11 +222,11 @@ class Pipeline:
         if relayed.status < CLIENT_ERRORS:
             self._observe(composed.planned)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
-            self._note_ejection(sent.turn.routed)
+            self._note_ejection(sent.admitted.routed)
         elif relayed.status >= CLIENT_ERRORS:
-            self._parts.router.refused(sent.turn.routed)
+            self._parts.router.refused(sent.admitted.routed)
         else:
-            self._parts.router.succeeded(sent.turn.routed, lesson_of(relayed, sent.at))
+            self._parts.router.succeeded(sent.admitted.routed, lesson_of(relayed, sent.at))
 
     def _observe(self, planned: Planned) -> None:
         """Learn from a request; a failure in that is ours alone, and the answer is out already."""
@@ -235,10 +243,11 @@ class Pipeline:
         tried: list[Engine] = []
         while True:
             landing = stack.enter_context(ExitStack())
-            turn = await self._take_turn(planned, tried, landing)
-            tried.append(turn.routed.engine)
-            composed = self._compose(planned, turn.routed.engine)
-            self._presume(planned, turn, landing)
+            admitted = await self._admit(planned, tried, landing)
+            tried.append(admitted.routed.engine)
+            planned = self._renewed(planned)
+            composed = self._compose(planned, admitted.routed.engine)
+            self._presume(planned, admitted, landing)
             try:
                 sent_at = parts.clock.monotonic()
                 response = await parts.forward.send(composed, client)
@@ -246,36 +255,36 @@ class Pipeline:
                 landing.close()
                 if client.upload_error is not None:
                     raise client.upload_error from None
-                self._note_failure(composed, turn.routed, error)
+                self._note_failure(composed, admitted.routed, error)
                 if not self._may_retry(planned, error, tried):
                     raise
                 stack.enter_context(parts.admission.retry())
                 parts.metrics.retries.inc()
             else:
                 parts.fleet.answered(composed.engine)
-                return Sent(composed=composed, turn=turn, at=sent_at, response=response)
+                return Sent(composed=composed, admitted=admitted, at=sent_at, response=response)
 
-    async def _take_turn(self, planned: Planned, tried: list[Engine], landing: ExitStack) -> Turn:
+    async def _admit(self, planned: Planned, tried: list[Engine], landing: ExitStack) -> Admitted:
         """Choose an engine and wait until it has room; what has failed meanwhile is chosen anew."""
         parts, identified = self._parts, planned.identified
         patience = patience_of(as_mapping(identified.received.headers))
-        turns = 0
+        follows = 0
         while True:
-            turns += 1
+            follows += 1
             routed = self._route(planned, tried)
             waiting = landing.enter_context(ExitStack())
             flight = waiting.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
-            may_follow = turns < TURNS_MAX
+            may_follow = follows < FOLLOWS_MAX
             gate = await parts.gate.enter(routed, identified.tenant or "", patience, may_follow=may_follow)
             if gate is not None:
                 waiting.callback(gate.leave)
                 # It may have waited for longer than a decision counts.
                 parts.router.sent(routed)
                 routed = replace(routed, queued_tokens=gate.queued_tokens)
-                return Turn(routed=routed, flight=flight, gate=gate)
+                return Admitted(routed=routed, flight=flight, gate=gate)
             waiting.close()
 
-    def _presume(self, planned: Planned, turn: Turn, landing: ExitStack) -> None:
+    def _presume(self, planned: Planned, admitted: Admitted, landing: ExitStack) -> None:
         """
         Let go of an engine's room when a whole answer's prompt ought to have been computed.
 
@@ -285,10 +294,10 @@ class Pipeline:
             return
 
         def computed() -> None:
-            turn.flight.computed()
-            turn.gate.computed()
+            admitted.flight.computed()
+            admitted.gate.computed()
 
-        seconds = PREFILL_PATIENCE * turn.routed.prefill_seconds
+        seconds = PREFILL_PATIENCE * admitted.routed.prefill_seconds
         landing.callback(asyncio.get_running_loop().call_later(seconds, computed).cancel)
 
     def _note_failure(self, composed: Composed, routed: Routed, error: UpstreamError) -> None:

@@ -149,7 +149,10 @@ class Tails:
     def forget_engine(self, engine: Engine) -> None:
         """Void everything believed about an engine's store, because it has started anew."""
         for tail in self._tails.values():
-            tail.holdings.pop(engine, None)
+            holding = tail.holdings.pop(engine, None)
+            if holding is not None and holding.state is TailState.BUILDING:
+                # The build may have begun after the start: it is not to be started again at once.
+                tail.holdings[engine] = _Holding(not_before=holding.not_before)
 
     def _holding(self, engine: Engine, key: TailKey) -> _Holding:
         tail = self._tails.get(key)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 from prometheus_client import CollectorRegistry
 
+from sternpost_core.clock import Clock
 from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
@@ -26,10 +27,23 @@ from sternpost_gateway.routing import by_least_cost, make_routing
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
-from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
+from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
 
 ENGINE = Engine("http://engine")
+SETTINGS = Settings(policies=Path("policies"), engines=(ENGINE.url,))
+
+
+Control = (
+    Callable[[httpx.Request], httpx.Response]
+    | Callable[[httpx.Request], Coroutine[None, None, httpx.Response]]
+)
+"""Answers control calls."""
+
+
+def no_network(request: httpx.Request) -> httpx.Response:
+    """Answer every control call as an engine that has failed."""
+    return httpx.Response(500)
 
 
 @dataclass(slots=True)
@@ -73,27 +87,46 @@ class FakeUpstream:
         """Do nothing."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a gateway's parts are made for; each has a default that asks nothing of a test."""
+
+    clock: Clock = field(default_factory=FakeClock)
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    engines: Sequence[Engine] = (ENGINE,)
+    settings: Settings = SETTINGS
+    strategies: Callable[[random.Random], Strategies] = by_least_cost
+    control: Control = no_network
+    policies: Callable[[], PolicySet] = lambda: PolicySet(())
+    kills: Callable[[], KillTable] = KillTable
+
+
 def make_parts(
-    upstream: FakeUpstream,
+    upstream: Upstream,
     registry: CollectorRegistry,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
 ) -> Parts:
     """Return the parts of a gateway with one ready engine behind `upstream`."""
-    clock = FakeClock()
-    settings = Settings(policies=Path("policies"), engines=(ENGINE.url,))
-    metrics = Metrics(registry)
+    parts = make_parts_for(Surroundings(strategies=strategies), upstream, Metrics(registry))
+    parts.fleet.probed(ENGINE, True)
+    return parts
+
+
+def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -> Parts:
+    """Return the parts of a gateway whose engines are not ready yet."""
+    clock, chance, settings = around.clock, around.chance, around.settings
     tails = Tails(clock)
-    chance = random.Random(1)
-    routing = make_routing([ENGINE], tails, clock, chance, strategies=strategies)
-    routing.fleet.probed(ENGINE, True)
-    no_network = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(500)))
-    api = EngineApi(no_network, settings.timeouts)
+    routing = make_routing(
+        around.engines, tails, clock, chance, strategies=around.strategies, cold=settings.cold
+    )
+    client = httpx.AsyncClient(transport=httpx.MockTransport(around.control))
+    api = EngineApi(client, settings.timeouts)
     return Parts(
         settings=settings,
         secret=b"s" * 32,
         clock=clock,
-        policies=lambda: PolicySet(()),
-        kills=KillTable,
+        policies=around.policies,
+        kills=around.kills,
         rollouts=dict,
         admission=Admission(settings.limits, chance),
         gate=routing.gate,

@@ -1,0 +1,293 @@
+"""Single faults under steady load, each with the mark that it has to reach; all in virtual time."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sternpost_core.kill import KillLevel
+from sternpost_fakes.sim_checks import violations
+from sternpost_fakes.sim_client import Ask, Told
+from sternpost_fakes.sim_engine import Machine, SimEngine
+from sternpost_fakes.sim_faults import Fault, FaultKind
+from sternpost_fakes.sim_run import Plan, Run, simulate, words
+from sternpost_gateway.adaptive_limit import percentile
+from sternpost_gateway.cold_gate import ColdGate
+from sternpost_gateway.cold_limiter import ColdLimits
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.pipeline import Parts
+
+MACHINE = Machine(prefill_rate=8000.0, cache_tokens=60_000)
+ENGINES = 4
+NOBODY = KillLevel.NONE
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Faults are what these tests are about: nobody needs to read of each."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def steady(
+    seconds: float, rate: float, *, sessions: int = 24, fresh: int = 1, words_of_session: int = 40
+) -> list[Ask]:
+    """Return warm load: sessions behind three prefixes ask at random moments, each with fresh words."""
+    asks: list[Ask] = []
+    chance, at = random.Random(5), 0.0
+    while (at := at + chance.expovariate(rate)) < seconds:
+        session = chance.randrange(sessions)
+        asks.append(
+            Ask(
+                number=len(asks),
+                at=at,
+                tenant=("acme", "globex")[session % 2],
+                session=f"session-{session}",
+                system=words(f"s{session % 3}", 120),
+                user=words(f"u{session}", words_of_session) + " " + words(f"q{len(asks)}", fresh),
+                tail=words("t", 60),
+            )
+        )
+    return asks
+
+
+def run_of(plan: Plan) -> Run:
+    """Run a plan, in which everything that always holds has to hold."""
+    run = simulate(plan, Metrics(CollectorRegistry()))
+    assert [] == violations(run)
+    return run
+
+
+def plan_of(asks: Sequence[Ask], *faults: Fault) -> Plan:
+    """Return a plan with four engines."""
+    return Plan(seed=1, asks=asks, faults=faults, engines=ENGINES, machine=MACHINE)
+
+
+def p99(told: Sequence[Told]) -> float:
+    """Return the 99th percentile of the times to first byte of answers."""
+    return percentile([item.seconds for item in told if item.status == 200], 0.99)
+
+
+def outcomes(run: Run) -> Counter[str]:
+    """Return how requests ended."""
+    return Counter(told.outcome for told in run.told)
+
+
+def between(run: Run, first: float, last: float) -> list[Told]:
+    """Return what became of the requests that came in an interval."""
+    return [told for told in run.told if first <= told.ask.at < last]
+
+
+def computed_share(run: Run, after: float) -> float:
+    """Return the share of prompt tokens that were computed, of requests that arrived after a moment."""
+    seen = [seen for engine in run.engines for seen in engine.seen if seen.at > after]
+    return sum(item.computed_tokens for item in seen) / sum(item.prompt_tokens for item in seen)
+
+
+def arrivals(engine: SimEngine, after: float) -> int:
+    """Return how many requests reached an engine after a moment."""
+    return sum(seen.at > after for seen in engine.seen)
+
+
+def test_f1_engine_dies_in_the_middle_of_streams() -> None:
+    """Its streams end cut, nothing is sent twice, others hardly notice, and soon nothing goes there."""
+    asks = steady(12.0, 25.0)
+    calm = run_of(plan_of(asks))
+    run = run_of(plan_of(asks, Fault(FaultKind.DIES, 6.0, 90.0, 0, NOBODY)))
+    dead = run.engines[0]
+
+    assert set(outcomes(run)) <= {"whole", "cut"}
+    assert 0 == arrivals(dead, after=6.0)
+    assert p99(between(run, 6.0, 12.0)) <= 1.3 * p99(calm.told) + 0.05
+
+
+def test_f2_engine_that_hangs_is_left_alone() -> None:
+    """An engine that accepts and never answers loses what it has; after the next probe it gets nothing."""
+    asks = steady(14.0, 20.0)
+    run = run_of(plan_of(asks, Fault(FaultKind.HANGS, 8.0, 60.0, 1, NOBODY)))
+    lost = [told for told in run.told if told.outcome != "whole"]
+
+    assert 0 == arrivals(run.engines[1], after=8.0 + 3.5)
+    assert all(told.ask.at < 8.0 + 3.5 for told in lost)
+    assert len(lost) <= len(between(run, 7.5, 11.5)) / 2
+
+
+def test_f2_engine_that_fails_behind_a_healthy_probe_is_ejected() -> None:
+    """Five failures in a row are enough, although its health check passes all the time."""
+    asks = steady(14.0, 20.0)
+    run = run_of(plan_of(asks, Fault(FaultKind.FAILS, 8.0, 60.0, 2, NOBODY)))
+
+    assert outcomes(run)["500"] <= 6
+    assert 0 == arrivals(run.engines[2], after=10.0)
+
+
+def test_f3_slow_engine_sheds_its_load_to_others() -> None:
+    """An engine that becomes ten times slower gets less, and none of the others slows down much."""
+    asks = steady(18.0, 16.0, sessions=60, fresh=200)
+    calm = run_of(plan_of(asks))
+    run = run_of(plan_of(asks, Fault(FaultKind.SLOWS, 6.0, 90.0, 3, NOBODY)))
+    shares = [arrivals(one.engines[3], after=9.0) for one in (calm, run)]
+
+    assert {"whole": len(asks)} == outcomes(run)
+    assert shares[1] < 0.8 * shares[0]
+
+
+@pytest.mark.parametrize(
+    ("silent", "within"),
+    [pytest.param(False, 0.01, id="watched"), pytest.param(True, 7.0, id="f5-watch-is-silent")],
+)
+def test_f4_f5_kill_arrives_by_watch_or_poll(silent: bool, within: float) -> None:
+    """A level that the watch does not tell is found by the next poll, and no request fails."""
+    asks = steady(16.0, 15.0)
+    faults = [Fault(FaultKind.KILL, 8.0, 90.0, 0, KillLevel.NO_SUFFIX_READS)]
+    if silent:
+        faults.append(Fault(FaultKind.WATCH_SILENT, 2.0, 90.0, 0, NOBODY))
+    run = run_of(plan_of(asks, *faults))
+    reads = [seen.at for engine in run.engines for seen in engine.seen if _reads(seen.hint)]
+
+    assert {"whole": len(asks)} == outcomes(run)
+    assert 8.0 - 0.5 < max(reads) <= 8.0 + within
+
+
+def test_f4_kill_over_http_counts_although_the_watch_is_dead() -> None:
+    """What is said to the gateway itself needs no API server."""
+    asks = steady(12.0, 15.0)
+    silent = Fault(FaultKind.WATCH_SILENT, 1.0, 90.0, 0, NOBODY)
+    kill = Fault(FaultKind.KILL_HTTP, 8.0, 90.0, 0, KillLevel.NEW_EPOCH)
+    run = run_of(plan_of(asks, silent, kill))
+    reads = [seen.at for engine in run.engines for seen in engine.seen if _reads(seen.hint)]
+
+    assert {"whole": len(asks)} == outcomes(run)
+    assert max(reads) <= 8.01
+
+
+@pytest.mark.parametrize("level", [KillLevel.NO_SUFFIX_READS, KillLevel.NEW_EPOCH], ids=["k1", "k2"])
+def test_f8_kill_under_load_makes_no_stampede(level: KillLevel) -> None:
+    """Prefixes are found as before, nobody is refused, and tails cost what they cost without a store."""
+    asks = steady(12.0, 12.0, sessions=12, words_of_session=300)
+    always = run_of(plan_of(asks, Fault(FaultKind.KILL_HTTP, 0.2, 90.0, 0, KillLevel.NO_SUFFIX_READS)))
+    run = run_of(plan_of(asks, Fault(FaultKind.KILL_HTTP, 6.0, 90.0, 0, level)))
+
+    assert {"whole": len(asks)} == outcomes(run)
+    assert p99(between(run, 6.0, 12.0)) <= 1.1 * p99(between(always, 6.0, 12.0))
+    assert computed_share(run, 6.0) <= computed_share(always, 6.0) + 0.02
+
+
+def test_f8_rewriting_switched_off_by_force_refuses_only_what_is_long() -> None:
+    """At K3 bytes change, so that prompts are cold for a moment; engines keep within their room."""
+    asks = steady(10.0, 20.0)
+    run = run_of(plan_of(asks, Fault(FaultKind.KILL_HTTP, 5.0, 90.0, 0, KillLevel.NO_REWRITE)))
+
+    assert {"whole": len(asks)} == outcomes(run)
+
+
+def test_f11_leader_that_dies_again_and_again_is_followed_by_one_at_a_time() -> None:
+    """Each time that the engine dies with a leader, one of its followers takes over, never all."""
+    burst = [
+        Ask(
+            number=number,
+            at=2.0,
+            tenant="acme",
+            session=f"s{number}",
+            system=words("s", 3000),
+            user=f"q{number}",
+        )
+        for number in range(12)
+    ]
+    deaths = [Fault(FaultKind.RESTARTS, 2.1 + 0.4 * number, 0.1, number % 2, NOBODY) for number in range(5)]
+    run = run_of(Plan(seed=1, asks=burst, faults=deaths, engines=2, machine=MACHINE))
+    cold = [seen for engine in run.engines for seen in engine.seen if seen.computed_tokens > 2000]
+
+    assert set(outcomes(run)) <= {"whole", "502"}
+    assert len(cold) <= 2 * (len(deaths) + 1)
+
+
+def test_f15_clock_that_jumps_changes_nothing() -> None:
+    """What is decided depends on no date: a run in which it jumps is the same run."""
+    asks = steady(8.0, 12.0)
+    jumps = [Fault(FaultKind.CLOCK_JUMPS, 2.0 + number, 1.0, number, NOBODY) for number in range(4)]
+
+    assert run_of(plan_of(asks)).digest() == run_of(plan_of(asks, *jumps)).digest()
+
+
+def test_rollout_under_load_costs_nobody_more_than_the_streams_that_were_cut() -> None:
+    """Four engines restart one after the other; those that come back start slowly."""
+    asks = steady(24.0, 12.0)
+    run = run_of(plan_of(asks, Fault(FaultKind.ROLLOUT, 4.0, 4.0, 0, NOBODY)))
+
+    assert set(outcomes(run)) <= {"whole", "cut"}
+    assert outcomes(run)["cut"] <= 8
+
+
+STAMPEDE_COLD = ColdLimits(cold_tokens=400, batched_tokens=500)
+STAMPEDE_AT = 4.0
+
+
+def long(number: int, at: float) -> Ask:
+    """Return a long prompt that shares its prefix alone."""
+    return Ask(
+        number=number,
+        at=at,
+        tenant=f"tenant-{number % 8}",
+        session=f"long-{number}",
+        system=words("s0", 120),
+        user=words(f"long{number}", 1200),
+    )
+
+
+def stampede(*, limited: bool) -> tuple[Run, float]:
+    """
+    Empty all stores at full load, which some long prompts are part of, and let many more come at once.
+
+    Return the run, and the warm requests' p99 over that of a run without all this.
+    """
+
+    def change(parts: Parts) -> Parts:
+        wide = ColdLimits(cold_tokens=10**6, batched_tokens=10**6)
+        return parts if limited else replace(parts, gate=ColdGate(wide, parts.clock, parts.gate.chance))
+
+    warm = steady(2 * STAMPEDE_AT, 20.0, sessions=12)
+    usual = [*warm, *(long(len(warm) + number, 0.045 * number) for number in range(170))]
+    surge = [long(len(usual) + number, STAMPEDE_AT + 0.004 * number) for number in range(40)]
+    plan = Plan(seed=1, asks=usual, engines=ENGINES, machine=MACHINE, cold=STAMPEDE_COLD)
+    epoch = Fault(FaultKind.KILL_HTTP, STAMPEDE_AT - 0.1, 0.05, 0, KillLevel.NEW_EPOCH)
+    calm = simulate(plan, Metrics(CollectorRegistry()))
+    run = simulate(
+        replace(plan, asks=[*usual, *surge], faults=[epoch], change=change), Metrics(CollectorRegistry())
+    )
+    tails = [
+        p99([told for told in between(one, STAMPEDE_AT, 2 * STAMPEDE_AT) if told.ask.number < len(warm)])
+        for one in (run, calm)
+    ]
+    return run, tails[0] / tails[1]
+
+
+def test_f10_stampede_leaves_warm_requests_alone() -> None:
+    """With every tail gone and forty long prompts at once, only long prompts are refused."""
+    run, ratio = stampede(limited=True)
+    refused = [told.ask.session for told in run.told if told.outcome == "429"]
+    builds = Counter((engine.url, key) for engine in run.engines for _, key in engine.builds)
+
+    assert [] == violations(run)
+    assert set(outcomes(run)) <= {"whole", "429"}
+    assert all(session.startswith("long-") for session in refused)
+    assert 1 == max(builds.values())
+    assert ratio <= 1.5
+
+
+def test_f10_without_the_limiter_the_mark_is_missed() -> None:
+    """What the limiter is for: the same run without it makes warm requests wait."""
+    _, ratio = stampede(limited=False)
+
+    assert ratio > 1.5
+
+
+def _reads(hint: object) -> bool:
+    return hint is not None and getattr(hint, "op", None) == "read"
