@@ -16,6 +16,7 @@ from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostErr
 from sternpost_core.jsonspan import scan, value
 from sternpost_core.kill import KillLevel
 from sternpost_core.template import to_mapping
+from sternpost_gateway.chat_template import ChatTemplate
 from sternpost_gateway.cold_gate import ColdGate
 from sternpost_gateway.config import ConfigSource
 from sternpost_gateway.errors import Forbidden, NotFound, TooLarge, answer_of
@@ -94,7 +95,9 @@ class Admin:
     async def templates(self, request: Request) -> Response:
         """Show what is learned about each policy's prompts: ids, places and counts, and never text."""
         known = self.prompts.learning.policies()
-        return JSONResponse({"policies": [_learned(name, one, self.prompts) for name, one in known]})
+        models = [_chat_template(*item) for item in self.prompts.chat_templates.known()]
+        policies = [_learned(name, one, self.prompts) for name, one in known]
+        return JSONResponse({"policies": policies, "chatTemplates": models})
 
     async def kill(self, request: Request) -> Response:
         """Show or set the kill level."""
@@ -217,6 +220,14 @@ def _engine(view: View) -> dict[str, Any]:
         "plugin": view.info.plugin.value,
         "reason": view.info.reason,
         "batch": view.info.batch,
+    }
+
+
+def _chat_template(model: str, template: ChatTemplate) -> dict[str, Any]:
+    return {
+        "model": model,
+        "takesLaterSystemMessage": template.takes_later_system,
+        "printsToolCallIds": template.prints_call_ids,
     }
 
 

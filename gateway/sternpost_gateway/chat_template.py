@@ -70,6 +70,10 @@ class ChatTemplates:
         """Return what is known of a model's template."""
         return (self._known.get(model) if model is not None else None) or NOT_KNOWN
 
+    def known(self) -> tuple[tuple[str, ChatTemplate], ...]:
+        """Return what is known, by model."""
+        return self._known.items()
+
     def want(self, engine: Engine, model: str | None) -> None:
         """Have an engine asked about a model's template, unless it is known, or somebody asks or just has."""
         if model is None or model in self._asking or len(self._asking) >= ASKING_MAX:

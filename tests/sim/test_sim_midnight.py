@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -25,6 +24,7 @@ from sternpost_gateway.fleet import Engine
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.routing import make_routing
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.tokens import common_prefix
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 
 SESSIONS: Final = 1000
@@ -51,8 +51,7 @@ class Prefill:
         """Return what the engine has to compute of a prompt, and hold the prompt."""
         before = self.held.get(session, b"")
         self.held[session] = body
-        same = len(os.path.commonprefix([before, body]))
-        return (len(body) - same) / BYTES_PER_TOKEN
+        return (len(body) - common_prefix(before, body)) / BYTES_PER_TOKEN
 
 
 @dataclass(slots=True)
