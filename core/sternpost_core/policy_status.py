@@ -35,11 +35,12 @@ def segment_versions(mapping: object) -> tuple[SegmentVersion, ...]:
     listed = status.get("segments") if isinstance(status, Mapping) else None
     if not isinstance(listed, list):
         return ()
-    found = (_segment_version(entry) for entry in listed[:SEGMENTS_MAX])
+    found = (segment_version(entry) for entry in listed[:SEGMENTS_MAX])
     return tuple(entry for entry in found if entry is not None)
 
 
-def _segment_version(entry: object) -> SegmentVersion | None:
+def segment_version(entry: object) -> SegmentVersion | None:
+    """Return what one entry of `segments` says, or None where it cannot be understood."""
     if not isinstance(entry, Mapping):
         return None
     segment, version, content_id = (entry.get(name) for name in ("segment", "version", "contentId"))

@@ -14,6 +14,7 @@ from sternpost_core.clock import Clock, SystemClock
 from sternpost_core.errors import OperatingError, SternpostError
 from sternpost_operator.admission import Admission
 from sternpost_operator.engines import HttpProbe, probe_client
+from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
 from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
 from sternpost_operator.kube import Forbidden, KubeApi, connect
@@ -63,7 +64,9 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
         world, watcher = await _make_world(settings, clock, metrics, stack)
         admission = Admission(world.store)
         tasks = [asyncio.create_task(Reconciler(world, admission).run()) for _ in range(settings.workers)]
-        tasks += [asyncio.create_task(watcher.run()), asyncio.create_task(_watch_rights(world))]
+        tasks += [
+            asyncio.create_task(loop) for loop in (watcher.run(), world.fleet.run(), _watch_rights(world))
+        ]
         try:
             await watch(watcher, settings.kubeconfig, settings.health_port, stop)
         finally:
@@ -92,11 +95,10 @@ async def _make_world(
         clock=clock,
         engines=HttpProbe(probe),
         gateways=HttpGatewayProbe(gateways),
+        fleet=Fleet(api, HttpGatewayProbe(gateways), queue, settings.gateway_labels, settings.gateway_port),
         figures=Prometheus(prometheus),
         metrics=metrics,
         prometheus_url=settings.prometheus_url,
-        gateway_labels=settings.gateway_labels,
-        gateway_port=settings.gateway_port,
         budgets=budgets,
     )
     return world, Watcher(api, store, queue, clock, metrics, budgets)

@@ -1,15 +1,19 @@
-"""What gateways say about themselves on `/metrics`: kill levels, and the age of their configuration."""
+"""What gateways say: their kill levels on `/metrics`, and the versions they have seen."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from sternpost_core.policy_status import SegmentVersion, segment_version
+from sternpost_operator.segments import SEEN_MAX, SEGMENTS, Seen
+
+TEMPLATES_PATH: Final = "/sternpost/v1/templates"
 KILL_LEVEL: Final = "sternpost_gateway_kill_level"
 CONFIG_AGE: Final = "sternpost_gateway_config_age_seconds"
 WANTED: Final = (KILL_LEVEL, CONFIG_AGE)
@@ -37,6 +41,9 @@ class GatewayProbe(Protocol):
     async def ask(self, addresses: Mapping[str, str]) -> dict[str, GatewayReport]:
         """Return what each gateway says, by the names of `addresses`, whose values are base URLs."""
 
+    async def versions(self, addresses: Mapping[str, str]) -> list[Seen]:
+        """Return the versions that each gateway has seen; nothing from one that does not say."""
+
 
 class HttpGatewayProbe:
     """Asks over HTTP, several gateways at once; `client` decides about the network."""
@@ -49,6 +56,20 @@ class HttpGatewayProbe:
         reports = await asyncio.gather(*(self._ask_one(url) for url in addresses.values()))
         return dict(zip(addresses, reports, strict=True))
 
+    async def versions(self, addresses: Mapping[str, str]) -> list[Seen]:
+        """Return the versions that each gateway has seen."""
+        return await asyncio.gather(*(self._ask_versions(url) for url in addresses.values()))
+
+    async def _ask_versions(self, url: str) -> Seen:
+        try:
+            response = await self._client.get(url + TEMPLATES_PATH, timeout=TIMEOUT_SECONDS)
+            if not response.is_success or len(response.content) > PAGE_BYTES_MAX:
+                return {}
+            return read_versions(response.json())
+        except (httpx.HTTPError, ValueError):
+            # Versions are names for people; a gateway that does not say them is asked again soon.
+            return {}
+
     async def _ask_one(self, url: str) -> GatewayReport:
         try:
             response = await self._client.get(f"{url}/metrics", timeout=TIMEOUT_SECONDS)
@@ -57,6 +78,25 @@ class HttpGatewayProbe:
         if not response.is_success or len(response.content) > PAGE_BYTES_MAX:
             return GatewayReport(fault=f"an answer with status {response.status_code}")
         return read_report(response.text)
+
+
+def read_versions(answer: object) -> Seen:
+    """Return the newest versions of each policy; what is not understood is passed over."""
+    policies = answer.get("policies") if isinstance(answer, Mapping) else None
+    seen: dict[str, tuple[SegmentVersion, ...]] = {}
+    for policy in policies if isinstance(policies, list) else []:
+        if isinstance(policy, Mapping) and isinstance(policy.get("policy"), str):
+            seen[policy["policy"]] = tuple(_versions(policy.get("versions")))
+    return seen
+
+
+def _versions(found: object) -> Iterator[SegmentVersion]:
+    for segment in SEGMENTS:
+        entries = found.get(segment) if isinstance(found, Mapping) else None
+        for entry in entries[:SEEN_MAX] if isinstance(entries, list) else []:
+            version = segment_version({**entry, "segment": segment}) if isinstance(entry, Mapping) else None
+            if version is not None:
+                yield version
 
 
 def read_report(page: str) -> GatewayReport:

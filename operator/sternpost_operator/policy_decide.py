@@ -9,6 +9,7 @@ from typing import Any, Final
 from sternpost_core.errors import Fault
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Canonicalize, Layout, Policy, VolatileAction
+from sternpost_core.policy_status import SegmentVersion, segment_versions
 from sternpost_core.policy_write import to_mapping
 from sternpost_operator.analysis import EVALUATE_SECONDS
 from sternpost_operator.conditions import Condition, Kind, Truth, timestamp, write_conditions
@@ -28,6 +29,7 @@ from sternpost_operator.rollout import (
     decide_rollout,
     order_of,
 )
+from sternpost_operator.segments import agree, write_segments
 from sternpost_operator.status_size import fit
 
 COMMAND_ANNOTATION: Final = "sternpost.dev/rollout"
@@ -46,6 +48,7 @@ class PolicyObserved:
     A CachePolicy as read, or its faults, with everything that bears on it.
 
     `pool` is the EnginePool as an object, None where there is none. `no_figures` says why there are none.
+    `versions` are those of prefix and tail that gateways have seen.
     """
 
     policy: Policy | None
@@ -56,6 +59,7 @@ class PolicyObserved:
     kill_level: KillLevel = KillLevel.NONE
     figures: Figures | None = None
     no_figures: str = ""
+    versions: tuple[SegmentVersion, ...] = ()
 
 
 def decide_policy(observed: PolicyObserved, status: Mapping[str, Any], now: float) -> Plan:
@@ -71,7 +75,7 @@ def decide_policy(observed: PolicyObserved, status: Mapping[str, Any], now: floa
         "conditions": write_conditions(conditions, status, observed.generation, now),
         "decisions": append_decisions(status.get("decisions"), outcome.decisions),
         **_analysis_status(observed, outcome, status, now),
-        **({"segments": status["segments"]} if "segments" in status else {}),
+        **_segments(observed, status),
     }
     return Plan(
         status=fit(written, "decisions"),
@@ -203,6 +207,11 @@ def _analysis_status(
     figures = figures_to_status(observed.figures) if observed.figures else []
     written = {"at": timestamp(now), "verdict": verdict, "reason": reason}
     return {"lastAnalysis": {**written, **({"figures": figures} if figures else {})}}
+
+
+def _segments(observed: PolicyObserved, status: Mapping[str, Any]) -> dict[str, Any]:
+    agreed = agree(segment_versions({"status": status}), observed.versions)
+    return {"segments": write_segments(agreed)} if agreed else {}
 
 
 def _verdict(outcome: Outcome) -> str:

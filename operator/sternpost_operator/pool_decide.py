@@ -91,10 +91,10 @@ def decide_pool(observed: PoolObserved, status: Mapping[str, Any], now: float) -
     return _run(observed, pool, pool.engines, seen, status, now)
 
 
-def pod_addresses(pods: Sequence[Object], port: int) -> dict[str, str]:
-    """Return the base URLs of the pods that are ready, at most as many as a status holds, by name."""
+def pod_addresses(pods: Sequence[Object], port: int, count_max: int = ENGINES_MAX) -> dict[str, str]:
+    """Return the base URLs of the pods that are ready, by name; by default as many as a status holds."""
     ready = [pod for pod in pods if _is_ready(pod)]
-    return {pod["metadata"]["name"]: _url(pod["status"]["podIP"], port) for pod in ready[:ENGINES_MAX]}
+    return {pod["metadata"]["name"]: _url(pod["status"]["podIP"], port) for pod in ready[:count_max]}
 
 
 def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:

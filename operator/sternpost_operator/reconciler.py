@@ -24,6 +24,7 @@ from sternpost_operator.conditions import Condition, Kind, Truth, timestamp, wri
 from sternpost_operator.dependents import dependents
 from sternpost_operator.engines import EngineProbe, Reuse, Said
 from sternpost_operator.figures import Figures
+from sternpost_operator.fleet import Fleet
 from sternpost_operator.gateways import GatewayProbe, GatewayReport
 from sternpost_operator.kube import Api, Conflict, Forbidden, NotFound
 from sternpost_operator.metrics import OperatorMetrics
@@ -74,11 +75,10 @@ class World:
     clock: Clock
     engines: EngineProbe
     gateways: GatewayProbe
+    fleet: Fleet
     figures: FigureSource
     metrics: OperatorMetrics
     prometheus_url: str | None = None
-    gateway_labels: str = ""
-    gateway_port: int = 8080
     budgets: Resource = BUDGETS
 
 
@@ -156,6 +156,7 @@ class Reconciler:
             kill_level=level,
             figures=figures,
             no_figures=reason,
+            versions=world.fleet.versions(policy.full_name) if policy else (),
         )
         return decide_policy(observed, status, world.clock.time())
 
@@ -234,11 +235,7 @@ class Reconciler:
         return decide_switch(observed, value.get("status", {}), self._world.clock.time())
 
     async def _reports(self) -> Mapping[str, GatewayReport]:
-        world = self._world
-        if not world.gateway_labels:
-            return {}
-        pods = await world.api.list_all(PODS, labels=world.gateway_labels)
-        return await world.gateways.ask(pod_addresses(pods, world.gateway_port))
+        return await self._world.gateways.ask(await self._world.fleet.addresses())
 
     async def _carry_out(self, key: Key, value: Object, plan: Plan) -> None:
         for apply in plan.applies:

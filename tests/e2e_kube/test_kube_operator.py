@@ -168,10 +168,8 @@ def test_rollout_follows_its_figures(resources: Resources, operator: RunningOper
     assert "shadow agreement 0.500 is under 0.95" == aborted["decisions"][-1]["reason"]
 
 
-def test_switch_says_which_gateways_obey(
-    resources: Resources, operator: RunningOperator, gateway_pages: Path
-) -> None:
-    """Gateways are asked themselves: the switch's status follows what they say."""
+def test_gateways_are_asked(resources: Resources, operator: RunningOperator, gateway_pages: Path) -> None:
+    """The switch's status follows the levels that they say, a policy's the versions that they have seen."""
     labels = {"app.kubernetes.io/name": "sternpost", "app.kubernetes.io/component": "gateway"}
     page = gateway_pages / "metrics"
     page.write_text('sternpost_gateway_kill_level{policy=""} 0\n')
@@ -192,6 +190,13 @@ def test_switch_says_which_gateways_obey(
         "metadata": {"name": resources.namespace},
         "spec": {"level": "NoSuffixReads", "selector": {"namespaces": ["nobody"]}},
     }
+    seen = {"tail": [{"version": "v3", "contentId": "ab" * 32}]}
+    templates = gateway_pages / "sternpost" / "v1" / "templates"
+    templates.parent.mkdir(parents=True)
+    templates.write_text(
+        json.dumps({"policies": [{"policy": f"{resources.namespace}/policy", "versions": seen}]})
+    )
+    resources.policy()
     resources.cluster.apply(pod)
     path = f"/api/v1/namespaces/{resources.namespace}/pods/gateway-0"
     resources.cluster.wait(lambda: "Ready" in json.dumps(resources.cluster.get(path)["status"]), "it runs")
@@ -206,6 +211,10 @@ def test_switch_says_which_gateways_obey(
         resources.cluster.wait(lambda: counted() == (1, 0), "one gateway does not obey")
         page.write_text('sternpost_gateway_kill_level{policy=""} 1\n')
         resources.cluster.wait(lambda: counted() == (1, 1), "it obeys")
+        resources.wait_for("CachePolicy", "policy", lambda status: status.get("segments"), "versions", 90)
     finally:
         resources.cluster.kubectl("delete", "cachekillswitch", resources.namespace)
         resources.cluster.kubectl("delete", "-n", resources.namespace, "pod", "gateway-0", "--wait=false")
+
+    segments = resources.status("CachePolicy", "policy")["segments"]
+    assert [{"segment": "tail", "version": "v3", "contentId": "ab" * 8}] == segments

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sternpost_core.policy_status import SegmentVersion
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.kube_api import FakeApi
 from sternpost_fakes.policies import FULL, MISSING, SMALLEST, SMALLEST_POOL, SWITCH, changed
 from sternpost_operator.admission import Admission
 from sternpost_operator.engines import Reuse, Said
 from sternpost_operator.figures import Figures
+from sternpost_operator.fleet import Fleet
 from sternpost_operator.gateways import GatewayReport
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.prometheus import FiguresUnavailable
@@ -31,6 +33,7 @@ from sternpost_operator.resources import (
     Object,
     Resource,
 )
+from sternpost_operator.segments import Seen
 from sternpost_operator.store import Store
 from sternpost_operator.work_queue import WorkQueue
 
@@ -45,6 +48,7 @@ class FakeProbes:
     """Engines, gateways and figures at once; `asked` are the addresses."""
 
     reports: Mapping[str, GatewayReport] = field(default_factory=dict)
+    seen: Seen = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     queried: list[str] = field(default_factory=list)
 
@@ -70,6 +74,10 @@ class FakeGateways(FakeProbes):
         """Return that."""
         return {name: self.reports.get(name, GatewayReport(fault="no answer")) for name in addresses}
 
+    async def versions(self, addresses: Mapping[str, str]) -> list[Seen]:
+        """Return what a test has put into `seen`."""
+        return [self.seen for _ in addresses]
+
 
 class Scene:
     """A reconciler over a server in memory."""
@@ -77,13 +85,16 @@ class Scene:
     def __init__(self, **more: Any) -> None:
         self.api, self.clock = FakeApi(), FakeClock()
         self.engines, self.gateways = FakeEngines(), FakeGateways()
+        queue = WorkQueue(self.clock)
+        self.fleet = Fleet(self.api, self.gateways, queue, "app=gateway", 8080)
         self.world = World(
             api=self.api,
             store=Store(),
-            queue=WorkQueue(self.clock),
+            queue=queue,
             clock=self.clock,
             engines=self.engines,
             gateways=self.gateways,
+            fleet=self.fleet,
             figures=self.engines,
             metrics=OperatorMetrics(CollectorRegistry()),
             **more,
@@ -244,7 +255,7 @@ async def test_switch_kills_the_policies_that_it_selects() -> None:
 
 async def test_switch_says_who_obeys() -> None:
     """Gateways are found by their label and asked; one that does not answer is named."""
-    scene = Scene(gateway_labels="app=gateway")
+    scene = Scene()
     ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
     for name in ("a", "b"):
         metadata = {"name": name, "namespace": "x", "labels": {"app": "gateway"}}
@@ -255,6 +266,25 @@ async def test_switch_says_who_obeys() -> None:
 
     assert (2, 1) == (status["gateways"], status["obeying"])
     assert [{"gateway": "b", "reason": "no answer"}] == status["missing"]
+
+
+async def test_versions_that_gateways_have_seen_get_one_number() -> None:
+    """The policy is looked at when there is news, and its status names them."""
+    scene = Scene()
+    ready = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    metadata = {"name": "a", "namespace": "x", "labels": {"app": "gateway"}}
+    scene.add(PODS, {"metadata": metadata, "status": ready})
+    scene.add(POLICIES, POLICY)
+    await scene.look(POLICY_KEY)
+    scene.gateways.seen = {"agents/support": (SegmentVersion("tail", 1, "0123456789abcdef" * 4),)}
+    await scene.fleet.ask()
+    assert POLICY_KEY == scene.world.queue.take()
+    await scene.reconciler.work(POLICY_KEY)
+    await scene.fleet.ask()
+
+    status = scene.api.of(POLICIES)[0]["status"]
+    assert [{"segment": "tail", "version": "v1", "contentId": "0123456789abcdef"}] == status["segments"]
+    assert scene.world.queue.take() is None
 
 
 async def test_figures_are_asked_for_where_the_policy_says() -> None:
