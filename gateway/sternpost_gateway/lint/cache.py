@@ -8,6 +8,7 @@ a prompt before its beginning. What answers add to the cache is not simulated: l
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -17,21 +18,22 @@ from sternpost_gateway.lint.encoders import TOKEN_BYTES
 BLOCKS_MAX: Final = 600_000
 """Blocks that all caches of a simulation may hold together; each takes some 200 bytes of memory."""
 
+HASH_BYTES: Final = 8
+"""Of a block's hash: as many bits as the simulation's own bookkeeping takes for a number."""
+
 Block = int
 
 
 def block_hashes(tokens: bytes, seed: str, block_tokens: int) -> list[Block]:
     """
-    Return the hashes of a prompt's whole blocks, each chained to those before it.
-
-    Python's own hash is enough: it differs from process to process, and no hash leaves this one.
+    Return the hashes of a prompt's whole blocks, each chained to those before it; the same in every run.
     """
     size = block_tokens * TOKEN_BYTES
-    before = hash(seed)
+    before = hashlib.blake2b(seed.encode(errors="surrogatepass"), digest_size=HASH_BYTES).digest()
     hashes: list[Block] = []
     for start in range(0, len(tokens) - size + 1, size):
-        before = hash((before, tokens[start : start + size]))
-        hashes.append(before)
+        before = hashlib.blake2b(before + tokens[start : start + size], digest_size=HASH_BYTES).digest()
+        hashes.append(int.from_bytes(before, "big"))
     return hashes
 
 
