@@ -9,8 +9,9 @@ them. It works together with `SternpostScheduler` alone: under another scheduler
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from vllm import __version__ as vllm_version
@@ -23,16 +24,20 @@ from vllm.logger import init_logger
 from sternpost_core.clock import SystemClock
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.engine_identity import describe_engine
+from sternpost_engine.figures import counters_of, gauges_of
 from sternpost_engine.hashes import BlockHashes
-from sternpost_engine.index import State, SuffixIndex
+from sternpost_engine.index import SuffixIndex
 from sternpost_engine.language import read_language
 from sternpost_engine.metadata import OutcomeMetadata, StepMetadata
-from sternpost_engine.operations import Operations, Outcome, Splice
+from sternpost_engine.operations import Built, Operations, Outcome, Splice
 from sternpost_engine.planner import TailPlanner
 from sternpost_engine.reads import Admission
 from sternpost_engine.request_facts import facts_of
 from sternpost_engine.rules import Limits
+from sternpost_engine.self_test import SELF_TEST_TAIL_TOKENS, Probe, SelfTest
+from sternpost_engine.self_test_run import SelfTestRun
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
+from sternpost_engine.sight import describe_pool, describe_tails
 from sternpost_engine.stats import CounterDeltas, SuffixMetrics, SuffixStats, empty_data
 from sternpost_engine.support import check_groups, check_support
 from sternpost_engine.tensors import LayerShape, bytes_per_token
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm.sternpost")
 
+OBSERVATIONS_MAX: Final = 10_000
+"""So many times and shares are kept at most: nobody takes them where the engine's statistics are off."""
+
 
 class SternpostConnector(KVConnectorBase_V1):
     """One instance lives in the scheduler, one in each worker; each has its own half."""
@@ -52,14 +60,14 @@ class SternpostConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         settings = parse_settings(vllm_config.kv_transfer_config.kv_connector_extra_config)
-        support = check_support(vllm_config, vllm_version)
+        support = check_support(vllm_config, vllm_version, v2_model_runner=settings.v2_model_runner)
         support = support if not support.supported else check_groups(kv_cache_config)
         if support.reason is not None and role is KVConnectorRole.SCHEDULER:
             logger.warning("suffix store off, serving as plain vLLM: %s", support.reason)
         self.scheduler_side: SchedulerSide | None = None
         self.worker_side: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
-            self.scheduler_side = SchedulerSide(vllm_config, kv_cache_config, settings, support.supported)
+            self.scheduler_side = SchedulerSide(vllm_config, kv_cache_config, settings, support.reason)
         elif support.supported:
             self.worker_side = WorkerSide(vllm_config)
 
@@ -180,13 +188,17 @@ class RidingScheduler(Protocol):
     def take_room(self, splice: Splice) -> None:
         """Take the room of a splice's rows."""
 
+    def ask_probe(self) -> None:
+        """Add the self-test's next request, if there is one."""
+
 
 class SchedulerSide:
     """The planner, and the requests that it follows."""
 
     def __init__(
-        self, vllm_config: Any, kv_cache_config: Any, settings: EngineSettings, supported: bool
+        self, vllm_config: Any, kv_cache_config: Any, settings: EngineSettings, refusal: str | None = None
     ) -> None:
+        supported = refusal is None
         groups = kv_cache_config.kv_cache_groups if supported else ()
         size = sum(_layer_bytes(group.kv_cache_spec) * len(group.layer_names) for group in groups)
         clock = SystemClock()
@@ -215,32 +227,48 @@ class SchedulerSide:
             marker=reading.marker if reading is not None else None,
         )
         self.hashes = BlockHashes()
+        self._clock = clock
+        self._refusal = refusal
         self.kv_cache_manager: Any = None
         self.scheduler: RidingScheduler | None = None
         self._settings = settings
+        test = SelfTest(
+            vocabulary=vllm_config.model_config.get_vocab_size(),
+            tail_tokens=max(limits.tail_tokens_min, SELF_TEST_TAIL_TOKENS),
+        )
+        self._self_test = SelfTestRun(test, self.planner)
+        self._lockstep = vllm_config.parallel_config.data_parallel_size > 1
         self._adapters = AdapterDigests()
         self._workers = vllm_config.parallel_config.tensor_parallel_size
         self._requests: dict[str, Request] = {}
         self._deltas = CounterDeltas()
         self._tokens = {"prefix": 0, "suffix": 0, "computed": 0}
-        self._match_seconds: list[float] = []
+        self._match_seconds: deque[float] = deque(maxlen=OBSERVATIONS_MAX)
+        self._hit_shares: deque[float] = deque(maxlen=OBSERVATIONS_MAX)
 
     def workers_ready(self, reports: Sequence[WorkerReport]) -> None:
         """Take what the workers said when the engine started: their free memory, and their refusals."""
         refusal = next((report.refusal for report in reports if report.refusal is not None), None)
-        if refusal is not None:
-            logger.warning("suffix store off, serving as plain vLLM: %s", refusal)
-            self.planner.refuse()
         if not all(report.shifts_positions for report in reports):
             self.planner.refuse_anchors()
         budget = pool_budget(self._settings, reports)
         self.planner.index.resize(budget)
         logger.info("suffix store: %d bytes on each worker", budget)
+        if refusal is not None:
+            self._refuse(refusal)
+        elif self.scheduler is not None and self.planner.supported and not self._lockstep:
+            # Engines that compute in lockstep wait for each other, and take requests of clients alone.
+            self._self_test.begin()
+            self.scheduler.ask_probe()
+
+    def take_probe(self) -> Probe | None:
+        """Return the self-test's next request, once."""
+        return self._self_test.take_probe()
 
     def add(self, request: Request) -> None:
         """Take a request; a build computes its whole tail, so it reads no prefix blocks."""
         self._requests[request.request_id] = request
-        if self.planner.add(facts_of(request, self._adapters)):
+        if self.planner.add(self._self_test.disguise(facts_of(request, self._adapters))):
             request.skip_reading_prefix_cache = True
 
     def open_space(self, request: Request, exact_hit: int, block_tokens: int) -> bool:
@@ -289,6 +317,7 @@ class SchedulerSide:
         if admission.splice is not None:
             assert self.scheduler is not None, "a read is spliced by a scheduler that lets middles ride along"
             self.scheduler.take_room(admission.splice)
+            self._self_test.admitted(request.request_id)
 
     def close_step(self, scheduled: Mapping[str, int]) -> Operations:
         """Return the step's operations."""
@@ -297,17 +326,22 @@ class SchedulerSide:
             for request_id, count in scheduled.items()
             if request_id in self._requests
         ]
-        return self.planner.close_step(runs, self._blocks)
+        return self._self_test.with_comparison(self.planner.close_step(runs, self._blocks), runs)
 
     def answer(self, outcome: OutcomeMetadata) -> None:
         """Pass on what the workers did: a tail is live when every worker holds it."""
         for built in outcome.failed:
-            self.planner.failed(built)
+            self._settle(built, whole=False)
         for built, workers in outcome.completed.items():
-            if workers == self._workers:
-                self.planner.completed(built)
-            else:
-                self.planner.failed(built)
+            self._settle(built, whole=workers == self._workers)
+
+    def _settle(self, built: Built, *, whole: bool) -> None:
+        if self._self_test.settle(built, whole=whole):
+            return
+        if whole:
+            self.planner.completed(built)
+        else:
+            self.planner.failed(built)
 
     def step_done(self, splices: Sequence[Splice]) -> None:
         """The step's output has been processed."""
@@ -318,37 +352,51 @@ class SchedulerSide:
         self._tokens["prefix"] += prefix
         self._tokens["suffix"] += suffix
         self._tokens["computed"] += computed
+        if suffix:
+            self._hit_shares.append(suffix / (prefix + suffix + computed))
 
     def finish(self, request_id: str) -> None:
         """Forget a request."""
         self._requests.pop(request_id, None)
         self.hashes.forget(request_id)
+        reason = self.planner.reason(request_id)
         self.planner.finish(request_id)
+        self._self_test.finished(request_id, reason)
+        refusal = self._self_test.refusal
+        if refusal is not None and self.planner.supported:
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: str) -> None:
+        logger.warning("suffix store off, serving as plain vLLM: %s", refusal)
+        self._refusal = refusal
+        self.planner.refuse()
+
+    def describe_pool(self) -> dict[str, Any]:
+        """Describe the store as a whole, with what stands against its use."""
+        return {
+            **describe_pool(self.planner.index),
+            "reason": self._refusal,
+            "self_test": self._self_test.verdict.value,
+        }
+
+    def describe_tails(self) -> dict[str, Any]:
+        """List the held tails."""
+        return describe_tails(self.planner.index, self._clock.monotonic())
 
     def take_stats(self) -> SuffixStats:
         """Return what was counted since the last call."""
         index = self.planner.index
-        totals: dict[str, dict[str, float]] = {
-            "lookups": _by_label(self.planner.lookups),
-            "requests": _by_label(self.planner.requests),
-            "tokens": _by_label(self._tokens),
-            "evictions": _by_label(index.evictions),
-            "inserts": {"": index.inserts},
+        observed = {
+            "match_seconds": list(self._match_seconds),
+            "hit_kv_share": list(self._hit_shares),
+            "lock_wait_seconds": index.take_waits(),
         }
-        states = {State.BUILDING: 0, State.LIVE: 0, State.RETIRED: 0}
-        for record in index.records():
-            states[record.state] += 1
-        observed, self._match_seconds = self._match_seconds, []
-        gauges: dict[str, dict[str, float]] = {
-            "pool_bytes": {"": index.used_bytes},
-            "pool_budget_bytes": {"": index.budget_bytes},
-            "tails": _by_label(states),
-            "means": {"": sum(len(record.variants) for record in index.records())},
-        }
+        self._match_seconds.clear()
+        self._hit_shares.clear()
         data = {
-            "counters": self._deltas.take(totals),
-            "gauges": gauges,
-            "observations": {"match_seconds": observed} if observed else {},
+            "counters": self._deltas.take(counters_of(self.planner, self._tokens)),
+            "gauges": gauges_of(index, supported=self.planner.supported),
+            "observations": {name: values for name, values in observed.items() if values},
         }
         return SuffixStats(data=data)
 
@@ -423,10 +471,6 @@ def _positions_max(vllm_config: Any) -> int:
         return 0
     length: int = vllm_config.model_config.max_model_len
     return length
-
-
-def _by_label(counts: Mapping[Any, float]) -> dict[str, float]:
-    return {str(label): count for label, count in counts.items()}
 
 
 def _layer_bytes(spec: Any) -> int:

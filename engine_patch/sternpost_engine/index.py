@@ -44,6 +44,7 @@ class Eviction(StrEnum):
     FAILED = "failed"
     ABORTED = "aborted"
     RESET = "reset"
+    SELF_TEST = "self_test"
 
 
 class Found(StrEnum):
@@ -120,6 +121,11 @@ class SuffixIndex:
     def used_bytes(self) -> int:
         """The room of all tails that are not freed, in bytes."""
         return sum(self._used.values())
+
+    @property
+    def begun(self) -> int:
+        """How many builds have begun since the start."""
+        return self._next_entry - 1
 
     @property
     def used_by_bucket(self) -> dict[int, int]:

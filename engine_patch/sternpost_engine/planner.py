@@ -290,6 +290,11 @@ class TailPlanner:
             if track.building and track.sample is None:
                 track.reason, track.building = Reason.NOT_BUILT, False
 
+    @property
+    def supported(self) -> bool:
+        """Whether the store is used."""
+        return self._supported
+
     def refuse(self) -> None:
         """Serve every hinted request exactly from now on: the engine turned out not to be supported."""
         self._supported = False

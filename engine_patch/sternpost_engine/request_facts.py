@@ -30,6 +30,7 @@ def facts_of(request: Request, adapters: AdapterDigests) -> Facts:
         lora=adapter or "",
         adapter=request.lora_request,
         adapter_unknown=adapter is None,
+        cache_off=request.skip_reading_prefix_cache,
         pooling=request.pooling_params is not None,
         prompt_logprobs=sampling is not None and sampling.prompt_logprobs is not None,
         multimodal=bool(request.mm_features) or request.prompt_embeds is not None,

@@ -41,8 +41,9 @@ class Facts:
 
     `transfer` is the request's `kv_transfer_params` as the engine received it. `lora` is the adapter's
     identity, `adapter` the engine's own object for it, and `adapter_unknown` says that its content could not
-    be read. `remote_kv` says that another engine takes part in the
-    prefill, `resumable` that the prompt may grow later. `answer_tokens` is how long the answer may become.
+    be read. `cache_off` says that the request may read no cached KV, `remote_kv` that another engine takes
+    part in the prefill, `resumable` that the prompt may grow later. `answer_tokens` is how long the answer
+    may become.
     """
 
     request_id: str
@@ -52,6 +53,7 @@ class Facts:
     lora: str = ""
     adapter: object = None
     adapter_unknown: bool = False
+    cache_off: bool = False
     pooling: bool = False
     prompt_logprobs: bool = False
     multimodal: bool = False
@@ -120,6 +122,8 @@ def _refuse_build(facts: Facts, hint: Hint) -> Reason | None:
 def _refuse_read(facts: Facts, hint: Hint, limits: Limits) -> Reason | None:
     if hint.tail_tokens >= len(facts.prompt):
         return Reason.BAD_HINT
+    if facts.cache_off:
+        return Reason.OFF
     if hint.tail_tokens < limits.tail_share_min * len(facts.prompt):
         return Reason.TAIL_SHARE_TOO_SMALL
     return None

@@ -25,6 +25,7 @@ from sternpost_engine.metadata import OutcomeMetadata
 from sternpost_engine.operations import ROW_MARK, Splice
 from sternpost_engine.planner import SAMPLE_PREFIX
 from sternpost_engine.reads import OWN_ROWS
+from sternpost_engine.self_test import SELF_TEST_PREFIX
 from sternpost_engine.tracks import Room
 
 ORDINARY_SHARE_MIN: Final = 0.25
@@ -122,12 +123,29 @@ class SternpostScheduler(AsyncScheduler):
         reasons = self._reasons(scheduler_output)
         outputs: dict[int, Any] = super().update_from_output(scheduler_output, model_runner_output)
         self._side.step_done(splices)
+        self.ask_probe()
         self._calibrate()
         for engine_outputs in outputs.values():
             for output in engine_outputs.outputs:
                 if output.prefill_stats is not None:
                     self._report(output, reasons)
         return outputs
+
+    def ask_probe(self) -> None:
+        """Add the self-test's next request, if there is one."""
+        probe = self._side.take_probe()
+        if probe is not None:
+            sampling = SamplingParams(
+                temperature=0.0, max_tokens=1, extra_args={"kv_transfer_params": probe.transfer}
+            )
+            self.add_request(
+                Request(
+                    request_id=probe.request_id,
+                    prompt_token_ids=list(probe.prompt),
+                    sampling_params=sampling,
+                    pooling_params=None,
+                )
+            )
 
     # -- room -----------------------------------------------------------------------------------------------
 
@@ -268,6 +286,9 @@ class SternpostScheduler(AsyncScheduler):
         cache_blocks = coordinator.cache_blocks
 
         def cache_limited_blocks(request: Any, num_computed_tokens: int) -> None:
+            if request.request_id.startswith(SELF_TEST_PREFIX):
+                # The self-test's read must not find its build's blocks; nor need anybody else.
+                return
             most = planner.register_max(request.request_id)
             cache_blocks(request, num_computed_tokens if most is None else min(num_computed_tokens, most))
 
@@ -356,7 +377,7 @@ class SternpostScheduler(AsyncScheduler):
 
     def _report(self, output: Any, reasons: dict[str, Reason]) -> None:
         stats = output.prefill_stats
-        if output.request_id.startswith(SAMPLE_PREFIX):
+        if output.request_id.startswith((SAMPLE_PREFIX, SELF_TEST_PREFIX)):
             return
         prefix, suffix = stats.num_local_cached_tokens, stats.num_external_cached_tokens
         report = Report(

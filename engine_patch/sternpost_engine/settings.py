@@ -37,7 +37,7 @@ class EngineSettings:
     `pool_shares` divides the store among the length buckets: the part of each that the others cannot take,
     by its length in tokens; lengths that are not named have none and borrow. `calibration_texts` is a folder
     of the tails' owner's texts, empty for the generic set; `calibration_samples` middles are taken per
-    length.
+    length. `v2_model_runner` allows vLLM's V2 model runner, which has not been tried on a GPU yet.
     """
 
     pool_fraction: float = 0.2
@@ -48,6 +48,7 @@ class EngineSettings:
     tail_share_min: float = 0.2
     calibration_texts: str = ""
     calibration_samples: int = 8
+    v2_model_runner: bool = False
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -129,6 +130,7 @@ def _checks() -> dict[str, _Check]:
             lambda value: _is_integer(value) and 1 <= _number(value) <= CALIBRATION_SAMPLES_MAX,
             f"an integer from 1 to {CALIBRATION_SAMPLES_MAX}",
         ),
+        "v2_model_runner": (lambda value: isinstance(value, bool), "true or false"),
     }
 
 

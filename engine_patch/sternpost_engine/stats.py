@@ -12,8 +12,14 @@ from typing import Any, Final
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-COPY_BUCKETS_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+SECONDS: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 """From a GPU's copy to a slow CPU's."""
+
+WAIT_SECONDS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
+"""A reader holds its tail for a few steps, in which others may be prefilled."""
+
+SHARES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Parts of a prompt."""
 
 
 class SuffixStats(KVConnectorStats):
@@ -89,8 +95,8 @@ class SuffixMetrics(KVConnectorPromMetrics):
         self._counters = {name: self._make(self._counter_cls, *row) for name, row in _COUNTERS.items()}
         self._gauges = {name: self._make(self._gauge_cls, *row) for name, row in _GAUGES.items()}
         self._histograms = {
-            name: self._make(self._histogram_cls, *row, buckets=COPY_BUCKETS_SECONDS)
-            for name, row in _HISTOGRAMS.items()
+            name: self._make(self._histogram_cls, metric, text, "", buckets=buckets)
+            for name, (metric, text, buckets) in _HISTOGRAMS.items()
         }
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
@@ -133,19 +139,37 @@ _COUNTERS: Final = {
     ),
     "evictions": ("sternpost_suffix_evictions", "Tails retired from the suffix store, by reason.", "reason"),
     "inserts": ("sternpost_suffix_inserts", "Tails that became live.", ""),
+    "false_hits": (
+        "sternpost_suffix_false_hits",
+        "Lookups that found the hash of other tokens: computed exactly, never used.",
+        "",
+    ),
+    "builds": ("sternpost_suffix_builds", "Builds of tails, by how far they came.", "outcome"),
 }
 """Per counter: name, help, and its own label besides vLLM's."""
 
 _GAUGES: Final = {
     "pool_bytes": ("sternpost_suffix_pool_bytes", "Room of the tails held, in bytes.", ""),
     "pool_budget_bytes": ("sternpost_suffix_pool_budget_bytes", "Room that tails may take, in bytes.", ""),
+    "bucket_bytes": ("sternpost_suffix_bucket_bytes", "Room of the tails of one length bucket.", "bucket"),
+    "supported": ("sternpost_suffix_supported", "1 where the suffix store is used, 0 where not.", ""),
     "tails": ("sternpost_suffix_tails", "Tails held, by state.", "state"),
     "means": ("sternpost_suffix_means", "Calibrated means that are ready, over all tails.", ""),
 }
 """Per gauge: name, help, and its own label besides vLLM's."""
 
 _HISTOGRAMS: Final = {
-    "copy_seconds": ("sternpost_suffix_copy_seconds", "Time to copy a step's tails to KV blocks.", ""),
-    "match_seconds": ("sternpost_suffix_match_seconds", "Time to match one request with the store.", ""),
+    "copy_seconds": ("sternpost_suffix_copy_seconds", "Time to copy a step's tails to KV blocks.", SECONDS),
+    "match_seconds": ("sternpost_suffix_match_seconds", "Time to match one request with the store.", SECONDS),
+    "lock_wait_seconds": (
+        "sternpost_suffix_lock_wait_seconds",
+        "Time from a tail's retirement until its last reader let go.",
+        WAIT_SECONDS,
+    ),
+    "hit_kv_share": (
+        "sternpost_suffix_hit_kv_share",
+        "Part of a hit's prompt whose KV came from the suffix store.",
+        SHARES,
+    ),
 }
-"""Per histogram: name, help, and its own label besides vLLM's."""
+"""Per histogram: name, help, and the upper bounds of its buckets."""

@@ -32,8 +32,12 @@ class Support:
         return self.reason is None
 
 
-def check_support(vllm_config: Any, vllm_version: str) -> Support:
-    """Decide from vLLM's configuration; `vllm_version` is vLLM's own version string."""
+def check_support(vllm_config: Any, vllm_version: str, *, v2_model_runner: bool = False) -> Support:
+    """
+    Decide from vLLM's configuration; `vllm_version` is vLLM's own version string.
+
+    `v2_model_runner` says that the owner wants to try vLLM's V2 model runner.
+    """
     refusals = (
         _refuse_version(vllm_version),
         _refuse_scheduler(vllm_config.scheduler_config),
@@ -41,6 +45,7 @@ def check_support(vllm_config: Any, vllm_version: str) -> Support:
         _refuse_model(vllm_config.model_config),
         _refuse_cache(vllm_config.cache_config),
         _refuse_features(vllm_config),
+        _refuse_runner(vllm_config, tried=v2_model_runner),
     )
     return Support(next((reason for reason in refusals if reason is not None), None))
 
@@ -98,6 +103,10 @@ def _refuse_cache(config: Any) -> str | None:
 def _refuse_features(vllm_config: Any) -> str | None:
     if vllm_config.speculative_config is not None:
         return "speculative decoding"
-    if vllm_config.use_v2_model_runner:
-        return "the V2 model runner; set VLLM_USE_V2_MODEL_RUNNER=0"
     return None
+
+
+def _refuse_runner(vllm_config: Any, *, tried: bool) -> str | None:
+    if not vllm_config.use_v2_model_runner or tried:
+        return None
+    return "the V2 model runner; set VLLM_USE_V2_MODEL_RUNNER=0"

@@ -72,30 +72,46 @@ class CalibrationTexts:
         texts = self._by_kind[taken]
         first = (number * _STRIDE) % len(texts)
         ordered = texts[first:] + texts[:first]
-        ids: tuple[int, ...] = ()
-        used: list[Text] = []
-        for text in ordered:
-            used.append(text)
-            ids = self._encode(used)
-            if len(ids) >= tokens:
-                break
-        return ids[:tokens]
+        # Where a kind has both, those of the first one's form are joined.
+        plain = isinstance(ordered[0].content, str)
+        ids = self._join_texts(ordered, tokens) if plain else self._join_conversations(ordered, tokens)
+        return tuple(ids[:tokens])
 
     def words_of_each(self, words: Callable[[Sequence[int]], Sequence[str]]) -> list[Sequence[str]]:
         """Return each text's words, by a function from token ids to words."""
-        return [words(self._encode([text])) for texts in self._by_kind.values() for text in texts]
+        return [words(self._encode(text)) for texts in self._by_kind.values() for text in texts]
 
-    def _encode(self, texts: Sequence[Text]) -> tuple[int, ...]:
-        """Join texts, or conversations: where a kind has both, those of the first one's form."""
-        if isinstance(texts[0].content, str):
-            plain = [text.content for text in texts if isinstance(text.content, str)]
-            return tuple(self._encoder.text(JOINT.join(plain)))
-        messages: list[Mapping[str, Any]] = []
+    def _encode(self, text: Text) -> Sequence[int]:
+        if isinstance(text.content, str):
+            return self._encoder.text(text.content)
+        return self._encoder.conversation(text.content)
+
+    def _join_texts(self, texts: Sequence[Text], tokens: int) -> Sequence[int]:
+        """Join plain texts until there are enough tokens; each is encoded once, behind its joint."""
+        ids: list[int] = []
         for text in texts:
-            if not isinstance(text.content, str):
+            if isinstance(text.content, str) and len(ids) < tokens:
+                ids += self._encoder.text(JOINT + text.content if ids else text.content)
+        return ids
+
+    def _join_conversations(self, texts: Sequence[Text], tokens: int) -> Sequence[int]:
+        """
+        Join conversations until there are enough tokens.
+
+        A template renders them as a whole, so they cannot be encoded one by one. Twice as many are taken
+        each time: in all, no more than about twice what the last rendering takes is rendered.
+        """
+        talks = [text.content for text in texts if not isinstance(text.content, str)]
+        count = 1
+        while True:
+            messages: list[Mapping[str, Any]] = []
+            for talk in talks[:count]:
                 # A conversation ends with a question; without it the next one's first message can follow.
-                messages = [*messages[:-1], *text.content]
-        return tuple(self._encoder.conversation(messages))
+                messages = [*messages[:-1], *talk]
+            ids = self._encoder.conversation(messages)
+            if len(ids) >= tokens or count >= len(talks):
+                return ids
+            count *= 2
 
 
 _STRIDE: Final = 7

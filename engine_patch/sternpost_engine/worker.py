@@ -16,9 +16,11 @@ import torch
 from torch import nn
 
 from sternpost_engine.calibration import SCAFFOLD
+from sternpost_engine.comparison import Comparison
 from sternpost_engine.operations import Begin, Built, Capture, Load, Operations, Outcome, Span
 from sternpost_engine.positions import PositionShifts
 from sternpost_engine.rotary import Rotation
+from sternpost_engine.self_test import COMPARED
 from sternpost_engine.tensors import LayerShape, Mean, StoredTail, TailKV, allocate
 
 CacheUpdate = Callable[[Any, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -67,6 +69,7 @@ class SuffixWorker:
         self._scratch: dict[LayerShape, torch.Tensor] = {}
         self._captures: list[tuple[Capture, torch.Tensor]] = []
         self._hooked: list[Any] = []
+        self._comparison: Comparison | None = None
         self._positions = PositionShifts(model) if model is not None else None
 
     @property
@@ -89,6 +92,8 @@ class SuffixWorker:
             self.finish_mean(built)
         copied = self._load_all(operations.loads)
         self._captures = [(capture, self._slots(capture.span)) for capture in operations.captures]
+        if any(capture.variant == COMPARED for capture in operations.captures):
+            self._comparison = Comparison(len(self._layers), self._layers[0].shape.dtype)
         if self._captures:
             self._hook()
         return copied
@@ -222,18 +227,28 @@ class SuffixWorker:
         values: torch.Tensor,
         slots: torch.Tensor,
     ) -> None:
-        target = self._target(capture)
         rows = torch.isin(slots, wanted).nonzero().squeeze(-1)
-        if target is None or rows.numel() != capture.span.count:
+        if capture.entry not in self._tails or rows.numel() != capture.span.count:
             return
         layer = self._layers[index]
         shape = layer.shape
         rotated = keys[rows].view(-1, shape.kv_heads, shape.head_dim).to(torch.float32)
         unrotated = torch.empty_like(rotated)
         layer.rotation.unrotate(rotated, capture.span.position + capture.span.shift, unrotated)
-        target.put(
-            index, capture.span.offset, unrotated, values[rows].view(-1, shape.kv_heads, shape.value_dim)
-        )
+        taken = values[rows].view(-1, shape.kv_heads, shape.value_dim)
+        if capture.variant == COMPARED:
+            self._compare(index, capture, unrotated, taken)
+            return
+        target = self._target(capture)
+        if target is not None:
+            target.put(index, capture.span.offset, unrotated, taken)
+
+    def _compare(self, index: int, capture: Capture, keys: torch.Tensor, values: torch.Tensor) -> None:
+        tail = self._tails[capture.entry]
+        if self._comparison is not None:
+            run = slice(capture.span.offset, capture.span.offset + capture.span.count)
+            self._comparison.add(index, tail.scaffold.keys[index][run], keys)
+            self._comparison.add(index, tail.scaffold.values[index][run], values)
 
     def _target(self, capture: Capture) -> TailKV | None:
         tail = self._tails.get(capture.entry)
@@ -246,11 +261,21 @@ class SuffixWorker:
     def _settle(self, capture: Capture) -> bool:
         tail = self._tails.get(capture.entry)
         if tail is None:
-            self._logger.warning("tail %d is gone", capture.entry)
+            # Evicted while its sample was computed, which is as it should be.
+            self._logger.debug("tail %d is gone", capture.entry)
             return False
+        if capture.variant == COMPARED:
+            return self._equal()
         if capture.variant == SCAFFOLD:
             return self._sound(capture.entry, tail)
         return self._add_sample(capture, tail)
+
+    def _equal(self) -> bool:
+        comparison, self._comparison = self._comparison, None
+        if comparison is None:
+            return False
+        self._logger.info("self-test: a splice differs from full prefill by %.1e", comparison.largest)
+        return comparison.holds
 
     def _sound(self, entry: int, tail: StoredTail) -> bool:
         if not tail.scaffold.whole:

@@ -59,12 +59,15 @@ def make_worker(
     Make the worker over vLLM's attention layers, `modules`, and their KV caches, `pages`, by layer name.
 
     Raises:
-        UnsupportedModelError: when a layer's keys are turned in a way that is not understood.
+        UnsupportedModelError: when an attention backend has no cache update of its own, or a layer's keys
+            are turned in a way that is not understood.
     """
     # A layer that shares another's KV has no keys of its own.
     owned = {name: modules[name] for name in pages if _target(modules[name]) is None}
     if not owned:
         raise UnsupportedModelError("the model has no attention layer with a KV cache")
+    for name, module in owned.items():
+        _check_backend(name, module)
     device = next(iter(pages.values())).device
     shapes = {name: shape_of(module, dtype) for name, module in owned.items()}
     live = live_modules()
@@ -86,6 +89,20 @@ def shape_of(module: Any, dtype: torch.dtype) -> LayerShape:
     """Read the heads of vLLM's attention module on this worker."""
     value_dim = getattr(module, "head_size_v", None) or module.head_size
     return LayerShape(module.num_kv_heads, module.head_size, value_dim, dtype)
+
+
+def _check_backend(name: str, module: Any) -> None:
+    """
+    Refuse a backend that writes its cache inside attention.
+
+    Tails are kept on their way into the update, and copied by it; where attention itself writes, the keys
+    of one row may also not be there yet when another row attends.
+    """
+    backend = module.attn_backend
+    if backend.forward_includes_kv_cache_update or not hasattr(module.impl, "do_kv_cache_update"):
+        raise UnsupportedModelError(
+            f"layer {name}: attention backend {backend.get_name()} has no cache update of its own"
+        )
 
 
 def _rotations(

@@ -8,6 +8,8 @@ import pytest
 from sternpost_core.hint import Correction, Mode, Reason
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.operations import Built, Operations, Splice
+from sternpost_engine.rules import Facts
+from sternpost_engine.self_test import COMPARED
 from sternpost_engine.settings import EngineSettings
 from sternpost_engine.tracks import Room
 from sternpost_fakes.tail_requests import BLOCK_SIZE, SCAFFOLD, TAIL, build_facts, read_facts
@@ -70,6 +72,8 @@ class FakeScheduler:
 
     def __init__(self) -> None:
         self.taken: list[Splice] = []
+        self.side: Any = None
+        self.asked: list[Any] = []
 
     def room(self) -> Room:
         """Return the room."""
@@ -79,11 +83,16 @@ class FakeScheduler:
         """Note the splice."""
         self.taken.append(splice)
 
+    def ask_probe(self) -> None:
+        """Note what the self-test asks."""
+        self.asked.append(self.side.take_probe())
+
 
 def make_side(
     connector: ModuleType,
     *,
     workers: int = 1,
+    engines: int = 1,
     full_graphs: bool = False,
     settings: EngineSettings | None = None,
 ) -> Any:
@@ -103,21 +112,22 @@ def make_side(
             tokenizer_revision=None,
             skip_tokenizer_init=True,
             max_model_len=4096,
+            get_vocab_size=lambda: 1000,
         ),
         compilation_config=SimpleNamespace(
             cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: full_graphs)
         ),
-        parallel_config=SimpleNamespace(tensor_parallel_size=workers),
+        parallel_config=SimpleNamespace(tensor_parallel_size=workers, data_parallel_size=engines),
         cache_config=SimpleNamespace(cache_dtype="auto"),
     )
     side = connector.SchedulerSide(
         config,
         SimpleNamespace(kv_cache_groups=[group]),
         settings or EngineSettings(pool_bytes=10**6, tail_tokens_min=4),
-        supported=True,
     )
     side.kv_cache_manager = SimpleNamespace(get_block_ids=lambda request_id: (list(range(20)),))
     side.scheduler = FakeScheduler()
+    side.scheduler.side = side
     return side
 
 
@@ -161,6 +171,7 @@ def build(connector: ModuleType, side: Any) -> None:
             id="remote-decode",
         ),
         pytest.param({"resumable": True}, {"resumable": True}, id="resumable"),
+        pytest.param({"skip_reading_prefix_cache": True}, {"cache_off": True}, id="no-cached-kv"),
         pytest.param({"prompt_token_ids": None}, {"prompt": ()}, id="no-ids"),
     ],
 )
@@ -173,6 +184,7 @@ def test_facts_of_a_request(connector: ModuleType, changes: dict[str, Any], expe
         "lora": "",
         "adapter": None,
         "adapter_unknown": False,
+        "cache_off": False,
         "pooling": False,
         "prompt_logprobs": False,
         "multimodal": False,
@@ -363,7 +375,9 @@ def test_figures_are_sent_once(connector: ModuleType) -> None:
         "requests": {"built": 1},
         "tokens": {"prefix": 8, "suffix": 16, "computed": 10},
         "inserts": {"": 1},
+        "builds": {"begun": 1, "completed": 1},
     } == first["counters"]
+    assert [16 / 34] == first["observations"]["hit_kv_share"]
     assert {"building": 0, "live": 1, "retired": 0} == first["gauges"]["tails"]
     assert {"": 256 * 2 * (8 * 4 + 8 * 2)} == first["gauges"]["pool_bytes"]
     assert 1 == len(first["observations"]["match_seconds"])
@@ -431,3 +445,74 @@ def test_tails_are_anchored_where_positions_can_be_shifted(
     side.add(request_of(build_facts("build", mode=Mode.ANCHOR, anchor=64)))
 
     assert reason is side.planner.reason("build")
+
+
+@pytest.mark.parametrize(
+    ("engines", "refusal", "asked"),
+    [
+        pytest.param(1, None, ["sternpost-self-test-build"], id="alone"),
+        pytest.param(2, None, [], id="in-lockstep-with-others"),
+        pytest.param(1, "layer 3 is odd", [], id="refused-already"),
+    ],
+)
+def test_self_test_begins_when_the_workers_are_ready(
+    connector: ModuleType, engines: int, refusal: str | None, asked: list[str]
+) -> None:
+    """Before the first request of a client."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, engines=engines)
+
+    side.workers_ready([setup.WorkerReport(10**6, False, refusal)])
+
+    assert asked == [probe.request_id for probe in side.scheduler.asked]
+
+
+@pytest.mark.parametrize(
+    ("equal", "verdict", "reason"),
+    [
+        pytest.param(True, "passed", Reason.NOT_BUILT, id="equal"),
+        pytest.param(False, "failed", Reason.UNSUPPORTED, id="different"),
+    ],
+)
+def test_self_test_decides_whether_the_store_is_used(
+    connector: ModuleType, equal: bool, verdict: str, reason: Reason
+) -> None:
+    """A build and a read of its own, compared by the workers; afterwards nothing of it is held or counted."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, settings=EngineSettings(pool_bytes=10**6))
+    side.workers_ready([setup.WorkerReport(10**6, False)])
+    build_probe = side.scheduler.asked[0]
+    run_probe(side, build_probe)
+    side.answer(connector.OutcomeMetadata({Built(1): 1}, set()))
+    side.finish(build_probe.request_id)
+    read_probe = side.take_probe()
+
+    operations = run_probe(side, read_probe)
+    splices = [side.scheduler.taken[-1]]
+    compared = Built(1, COMPARED)
+    side.answer(connector.OutcomeMetadata({compared: 1} if equal else {}, set() if equal else {compared}))
+    side.finish(read_probe.request_id)
+    side.step_done(splices)
+    side.add(request_of(read_facts("read", range(300))))
+    side.match(request_of(read_facts("read", range(300))), 0)
+
+    assert [(COMPARED, True, 256, 240, 16)] == [
+        (one.variant, one.final, one.span.position, one.span.offset, one.span.count)
+        for one in operations.captures
+    ]
+    assert (verdict, None) == (side.describe_pool()["self_test"], side.take_probe())
+    assert (reason, 0) == (side.planner.reason("read"), side.planner.index.used_bytes)
+    assert {} == {label: count for label, count in side.planner.requests.items() if count}
+
+
+def run_probe(side: Any, probe: Any) -> Operations:
+    """Let a request of the self-test go through one step, as far as the connector sees it."""
+    facts = Facts(request_id=probe.request_id, prompt=probe.prompt, transfer=probe.transfer)
+    request = request_of(facts)
+    side.add(request)
+    loaded = side.match(request, 0)
+    if loaded:
+        side.admit(request)
+        request.num_computed_tokens = loaded
+    operations: Operations = side.close_step({probe.request_id: len(probe.prompt) - loaded})
+    return operations

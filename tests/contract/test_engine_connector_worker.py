@@ -31,13 +31,45 @@ def worker_side(connector: ModuleType, modules: dict[str, Any]) -> Any:
     return side
 
 
-def test_worker_without_a_rotary_module_is_refused(connector: ModuleType) -> None:
+def attention(*, inside: bool = False, update: bool = True) -> SimpleNamespace:
+    """Return a layer's attention, over a backend that writes its cache inside attention, or has no update."""
+    backend = SimpleNamespace(forward_includes_kv_cache_update=inside, get_name=lambda: "ODD")
+    impl = SimpleNamespace(do_kv_cache_update=print) if update else SimpleNamespace()
+    return SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8, attn_backend=backend, impl=impl)
+
+
+@pytest.mark.parametrize(
+    ("layer", "refusal"),
+    [
+        pytest.param(
+            attention(), "layer layer has no rotary module of its own, and the model has 0", id="no-rotary"
+        ),
+        pytest.param(
+            attention(inside=True),
+            "layer layer: attention backend ODD has no cache update of its own",
+            id="update-inside-attention",
+        ),
+        pytest.param(
+            attention(update=False),
+            "layer layer: attention backend ODD has no cache update of its own",
+            id="no-update",
+        ),
+        pytest.param(
+            SimpleNamespace(kv_sharing_target_layer_name="other"),
+            "the model has no attention layer with a KV cache",
+            id="shared-kv-alone",
+        ),
+    ],
+)
+def test_worker_that_cannot_be_made_says_why(
+    connector: ModuleType, layer: SimpleNamespace, refusal: str
+) -> None:
     """The report says so in words, and how much memory is free all the same."""
-    side = worker_side(connector, {"layer": SimpleNamespace(num_kv_heads=1, head_size=8, head_size_v=8)})
+    side = worker_side(connector, {"layer": layer})
 
     report = side.prepare()
 
-    assert "layer layer has no rotary module of its own, and the model has 0" == report.refusal
+    assert refusal == report.refusal
     assert (True, True) == (report.host, report.free_bytes > 0)
 
 

@@ -1,5 +1,7 @@
-"""`GET /sternpost/v1/info` on the engine's own port: what a gateway learns of an engine."""
+"""The routes on the engine's own port: what a gateway learns of an engine, and an operator of its tails."""
 
+import asyncio
+from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -64,17 +66,51 @@ def test_engine_says_whether_it_takes_hints(
     assert (reason is None, reason) == (described["supported"], described["reason"])
 
 
-async def test_route_answers_with_the_description(endpoint: ModuleType) -> None:
-    """As JSON, with the settings that are in force."""
+POOL = {
+    "pool_bytes": 5,
+    "pool_budget_bytes": 9,
+    "buckets": [],
+    "tails": {"building": 0, "live": 1, "retired": 0},
+    "epochs": [3, 7],
+    "reason": None,
+}
+
+
+class Core:
+    """The scheduler's process, as vLLM's client reaches it; silent, or gone, when told so."""
+
+    def __init__(self, pool: dict[str, Any] | None = None) -> None:
+        self.pool = POOL if pool is None else pool
+        self.silent = False
+        self.gone = False
+
+    async def call_utility_all_async(self, method: str) -> Sequence[dict[str, Any]]:
+        """Answer a call, once per engine core."""
+        if self.gone:
+            raise import_object("vllm.v1.engine.exceptions:EngineDeadError")
+        if self.silent:
+            await asyncio.Event().wait()
+        answers: dict[str, dict[str, Any]] = {
+            "sternpost_pool": self.pool,
+            "sternpost_tails": {"tails": [{"key": "07", "tokens": 300}], "left_off": 0},
+        }
+        return [answers[method]]
+
+
+async def serve(endpoint: ModuleType, core: Core, config: SimpleNamespace) -> httpx.AsyncClient:
+    """Return a client of the routes, as vLLM serves them."""
     from fastapi import FastAPI
 
     plugin, app = endpoint.SternpostEndpoint(), FastAPI()
     plugin.attach_router(app)
-    client = SimpleNamespace(vllm_config=engine(tail_tokens_min=128, tail_share_min=0.1))
-    await plugin.init_state(client, app.state, None)
+    await plugin.init_state(SimpleNamespace(vllm_config=config, engine_core=core), app.state, None)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://engine")
 
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+
+async def test_route_answers_with_the_description(endpoint: ModuleType) -> None:
+    """As JSON, with the settings that are in force, versions, capabilities, and the store as it stands."""
+    config = engine(tail_tokens_min=128, tail_share_min=0.1)
+    async with await serve(endpoint, Core(), config) as http:
         response = await http.get(endpoint.INFO_PATH)
 
     answer = response.json()
@@ -87,6 +123,65 @@ async def test_route_answers_with_the_description(endpoint: ModuleType) -> None:
     assert (128, 4096, 0.1) == tuple(
         answer[key] for key in ("tail_tokens_min", "tail_tokens_max", "tail_share_min")
     )
+    assert {"sternpost", "vllm", "torch"} == answer["versions"].keys()
+    assert {
+        "modes": ["rotate"],
+        "corrections": ["none", "calibrated"],
+        "lora": False,
+        "tails": True,
+    } == answer["capabilities"]
+    assert ([POOL], [3, 7], 7) == (answer["pools"], answer["epochs"], answer["epoch"])
+
+
+async def test_refusal_after_the_start_is_told(endpoint: ModuleType) -> None:
+    """The workers try the model's rotation, and a splice, when it is loaded."""
+    async with await serve(endpoint, Core({**POOL, "reason": "layer 3 is odd"}), engine()) as http:
+        answer = (await http.get(endpoint.INFO_PATH)).json()
+
+    assert (False, "layer 3 is odd") == (answer["supported"], answer["reason"])
+
+
+async def test_refusal_of_the_configuration_comes_first(endpoint: ModuleType) -> None:
+    """It is the reason that an operator can do something about."""
+    config = engine(scheduler="Other")
+    async with await serve(endpoint, Core({**POOL, "reason": "another"}), config) as http:
+        answer = (await http.get(endpoint.INFO_PATH)).json()
+
+    assert f"--scheduler-cls is not {SCHEDULER}" == answer["reason"]
+
+
+@pytest.mark.parametrize("fault", ["silent", "gone"])
+async def test_info_does_not_wait_for_a_busy_engine(
+    endpoint: ModuleType, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """It goes on with what the engine said last, for a gateway must not take it for lost."""
+    monkeypatch.setattr(endpoint, "INFO_SECONDS_MAX", 0.01)
+    core = Core()
+    async with await serve(endpoint, core, engine()) as http:
+        first = (await http.get(endpoint.INFO_PATH)).json()
+        setattr(core, fault, True)
+        second = (await http.get(endpoint.INFO_PATH)).json()
+
+    assert first == second
+
+
+async def test_tails_are_listed(endpoint: ModuleType) -> None:
+    """One list per engine core."""
+    async with await serve(endpoint, Core(), engine()) as http:
+        response = await http.get(endpoint.TAILS_PATH)
+
+    expected = {"v": HINT_VERSION, "engines": [{"tails": [{"key": "07", "tokens": 300}], "left_off": 0}]}
+    assert (200, expected) == (response.status_code, response.json())
+
+
+async def test_tails_of_a_lost_engine_are_an_error_in_its_own_shape(endpoint: ModuleType) -> None:
+    """Whoever asks learns why there is no list."""
+    core = Core()
+    core.gone = True
+    async with await serve(endpoint, core, engine()) as http:
+        response = await http.get(endpoint.TAILS_PATH)
+
+    assert (503, 503) == (response.status_code, response.json()["error"]["code"])
 
 
 def test_endpoint_is_for_engines_that_generate(endpoint: ModuleType) -> None:

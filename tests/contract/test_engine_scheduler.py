@@ -8,6 +8,7 @@ import pytest
 from sternpost_core.hint import Correction, Reason
 from sternpost_engine.operations import Capture, Operations, Span
 from sternpost_engine.planner import SAMPLE_PREFIX
+from sternpost_engine.self_test import Probe
 from sternpost_engine.tracks import Room
 from sternpost_fakes.tail_requests import (
     WIDE,
@@ -184,14 +185,32 @@ def test_requests_are_reported_and_samples_are_not() -> None:
     answers = [
         answered("read", 28, 4, 14),
         answered(f"{SAMPLE_PREFIX}-1-0-0", 80, 0, 0),
+        answered("sternpost-self-test-read", 80, 0, 64),
         SimpleNamespace(request_id="later", prefill_stats=None, kv_transfer_params=None),
     ]
 
     end_step(scheduler, {0: SimpleNamespace(outputs=answers)}, {"read": 1})
 
     assert [(4, 14, 10)] == scheduler.connector.scheduler_side.counted
-    assert [True, False, False] == [answer.kv_transfer_params is not None for answer in answers]
+    assert [True, False, False, False] == [answer.kv_transfer_params is not None for answer in answers]
     report = answers[0].kv_transfer_params["sternpost"]
     assert (4, 14, 10, Reason.NOT_BUILT.value, "engine") == tuple(
         report[key] for key in ("prefix_tokens", "suffix_tokens", "computed_tokens", "reason", "engine")
     )
+
+
+def test_self_test_asks_as_a_request_of_vllm() -> None:
+    """With its hint, greedy, one token; none of its blocks is registered in the prefix store."""
+    scheduler = make_scheduler(planner_of())
+    scheduler._side.probes = [Probe("sternpost-self-test-build", (1, 2, 3), {"sternpost": {"v": 1}})]
+
+    end_step(scheduler)
+
+    request = scheduler.requests["sternpost-self-test-build"]
+    assert ([1, 2, 3], {"sternpost": {"v": 1}}, 1) == (
+        request.prompt_token_ids,
+        request.kv_transfer_params,
+        request.max_tokens,
+    )
+    scheduler.kv_cache_manager.coordinator.cache_blocks(request, 3)
+    assert [] == scheduler.registered

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from sternpost_engine.figures import counters_of, gauges_of
+from sternpost_fakes.tail_requests import make_planner
 from sternpost_fakes.vllm_modules import import_object
 
 pytestmark = pytest.mark.engine
@@ -147,9 +149,23 @@ def test_every_metric_has_the_products_prefix_and_a_help(stats: ModuleType) -> N
 
     found = list(registry.collect())
 
-    assert 11 == len(found)
+    assert 17 == len(found)
     assert [] == [one.name for one in found if not one.name.startswith("sternpost_suffix_")]
     assert [] == [one.name for one in found if not one.documentation.endswith(".")]
+
+
+def test_each_figure_of_the_store_has_its_metric(stats: ModuleType) -> None:
+    """A figure that is gathered and not registered would end the process that serves /metrics."""
+    planner, registry = make_planner(), CollectorRegistry()
+    metrics = make_metrics(stats, registry)
+    deltas = stats.CounterDeltas()
+
+    counters = counters_of(planner, dict.fromkeys(("prefix", "suffix", "computed"), 1))
+    gauges = gauges_of(planner.index, supported=True)
+    metrics.observe(data_of(deltas.take(counters), gauges), 0)
+
+    assert 1 == registry.get_sample_value("sternpost_suffix_supported", {"model_name": "m", "engine": "0"})
+    assert set(counters) <= set(stats._COUNTERS)
 
 
 def test_stats_survive_another_process(stats: ModuleType) -> None:

@@ -53,6 +53,8 @@ def test_installed_version_is_one_that_was_tried() -> None:
         ("build_connector_worker_meta", []),
         ("get_kv_connector_stats", []),
         ("build_kv_connector_stats", ["data"]),
+        ("get_handshake_metadata", []),
+        ("set_xfer_handshake_metadata", ["metadata"]),
         ("build_prom_metrics", ["vllm_config", "metric_types", "labelnames", "per_engine_labelvalues"]),
     ],
 )
@@ -389,3 +391,38 @@ def test_metrics_are_made_of_these_types() -> None:
 
     for name in ("_gauge_cls", "_counter_cls", "_histogram_cls", "_labelnames", "per_engine_labelvalues"):
         assert f"self.{name} = " in text
+
+
+def test_workers_are_asked_before_the_first_request() -> None:
+    """Their memory and their refusals must be known when the first hint comes."""
+    text = source("vllm.v1.engine.core:EngineCore.__init__")
+
+    assert text.index("Scheduler(") < text.index("set_xfer_handshake_metadata_pp_aware(")
+    assert "connector.get_handshake_metadata()" in source(
+        "vllm.v1.worker.gpu_worker:Worker.get_kv_connector_handshake_metadata"
+    )
+
+
+def test_engine_core_is_called_by_a_methods_name() -> None:
+    """What the store holds is asked for so."""
+    assert "getattr(self, method_name)" in source("vllm.v1.engine.core:EngineCoreProc._handle_client_request")
+    assert ["method", "args"] == parameters("vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async")
+    assert "get_kv_connector" in dir(import_object(SCHEDULER))
+
+
+def test_attention_layers_are_known_before_the_forward() -> None:
+    """The worker is made of them when the engine starts."""
+    compilation: Any = import_object("vllm.config:CompilationConfig")
+
+    assert "static_forward_context" in compilation.__dataclass_fields__
+
+
+def test_backends_say_where_they_write_their_cache() -> None:
+    """One that writes inside attention is refused."""
+    backend: Any = import_object("vllm.v1.attention.backend:AttentionBackend")
+
+    assert backend.forward_includes_kv_cache_update is True
+    assert not import_object(
+        "vllm.v1.attention.backends.cpu_attn:CPUAttentionBackend.forward_includes_kv_cache_update"
+    )
+    assert "attn_backend" in source("vllm.model_executor.layers.attention.attention:Attention.__init__")

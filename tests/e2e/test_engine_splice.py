@@ -277,3 +277,56 @@ def test_the_three_counts_add_up_to_the_prompts_tokens(engine: RunningEngine, ta
     ]
     assert [answer.usage["prompt_tokens"] for answer in answers] == sums
     assert all(first <= second for first, second in pairwise(sums))
+
+
+def test_every_figure_of_the_store_is_shown_and_moves(engine: RunningEngine) -> None:
+    """After a build, a hit, a miss and an eviction; a false hit cannot be made on command."""
+    figures = {
+        "lookups_total": {"result": "live"},
+        "requests_total": {"reason": "hit"},
+        "prompt_tokens_total": {"source": "suffix"},
+        "evictions_total": {"reason": "budget"},
+        "inserts_total": {},
+        "builds_total": {"outcome": "completed"},
+        "match_seconds_count": {},
+        "copy_seconds_count": {},
+        "lock_wait_seconds_count": {},
+        "hit_kv_share_count": {},
+    }
+
+    def shown() -> dict[str, float]:
+        return {name: engine.metric(f"sternpost_suffix_{name}", **labels) for name, labels in figures.items()}
+
+    before = shown()
+    for name in ("the first mover", "the second mover", "the third mover"):
+        moved = engine.tail(_rules(name))
+        assert engine.build(moved)["reason"] == "built"
+        assert engine.ask("Does it move?", moved).report["reason"] == "hit"
+
+    after = shown()
+    assert [] == [name for name in figures if after[name] <= before[name]]
+    assert (1.0, float(POOL_BYTES)) == (
+        engine.metric("sternpost_suffix_supported"),
+        engine.metric("sternpost_suffix_pool_budget_bytes"),
+    )
+    assert 2.0 == engine.metric("sternpost_suffix_tails", state="live")
+    assert POOL_BYTES == engine.metric("sternpost_suffix_bucket_bytes", bucket="1024")
+    assert POOL_BYTES == engine.metric("sternpost_suffix_pool_bytes")
+    assert 0.0 == engine.metric("sternpost_suffix_false_hits_total")
+
+
+def test_held_tails_are_listed_without_what_they_say(engine: RunningEngine, tail: Tail) -> None:
+    """Their sizes, states and ages; the one that was read last comes first."""
+    assert engine.ask("Who is listed first?", tail).report["reason"] == "hit"
+
+    listed = engine.client.get("/sternpost/v1/tails").json()["engines"][0]["tails"]
+    info = engine.client.get("/sternpost/v1/info").json()
+
+    first = listed[0]
+    assert (len(tail.tokens), "live", 0, 0) == tuple(
+        first[key] for key in ("tokens", "state", "readers", "epoch")
+    )
+    assert (True, True) == (first["hits"] >= 1, first["read_seconds_ago"] < 60)
+    assert sum(one["bytes"] for one in listed) == info["pools"][0]["pool_bytes"]
+    assert len(listed) == info["pools"][0]["tails"]["live"]
+    assert not any(isinstance(value, list | dict) for one in listed for value in one.values())

@@ -112,6 +112,7 @@ def test_share_of_the_prompt(middle_tokens: int, reason: Reason) -> None:
         ("multimodal", Reason.MULTIMODAL),
         ("remote_kv", Reason.REMOTE_KV),
         ("resumable", Reason.REMOTE_KV),
+        ("adapter_unknown", Reason.UNSUPPORTED),
     ],
 )
 def test_kind_of_request_is_refused(facts: Facts, kind: str, reason: Reason) -> None:
@@ -119,6 +120,15 @@ def test_kind_of_request_is_refused(facts: Facts, kind: str, reason: Reason) -> 
     wish = read_wish(replace(facts, **{kind: True}), LIMITS)  # type: ignore[arg-type]
 
     assert (None, reason) == (wish.hint, wish.reason)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [pytest.param(READ, Reason.OFF, id="read"), pytest.param(BUILD, Reason.NOT_BUILT, id="build")],
+)
+def test_request_that_may_read_no_cached_kv_reads_no_tail(facts: Facts, reason: Reason) -> None:
+    """A build reads nothing, and goes on."""
+    assert reason is read_wish(replace(facts, cache_off=True), LIMITS).reason
 
 
 def test_request_without_a_hint_is_not_refused_for_its_kind() -> None:

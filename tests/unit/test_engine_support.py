@@ -141,3 +141,13 @@ def test_groups_of_the_cache(specs: list[object], reason: str | None) -> None:
     groups = [SimpleNamespace(kv_cache_spec=spec) for spec in specs]
 
     assert reason == check_groups(SimpleNamespace(kv_cache_groups=groups)).reason
+
+
+@pytest.mark.parametrize(
+    ("tried", "supported"), [(False, False), (True, True)], ids=["by-itself", "asked-for"]
+)
+def test_v2_model_runner_is_used_where_its_owner_asks(tried: bool, supported: bool) -> None:
+    """It has not been tried on a GPU; the engine's self-test then decides."""
+    config = engine(use_v2_model_runner=True)
+
+    assert supported is check_support(config, "0.32.0", v2_model_runner=tried).supported

@@ -25,19 +25,21 @@ USER, ASSISTANT = {"role": "user", "content": "Why?"}, {"role": "assistant", "co
 
 
 class CharacterEncoder:
-    """One token per character; keeps the conversations that it was given."""
+    """One token per character; keeps the texts and conversations that it was given."""
 
     def __init__(self) -> None:
+        self.texts: list[str] = []
         self.conversations: list[Sequence[Mapping[str, Any]]] = []
 
     def text(self, text: str) -> Sequence[int]:
         """Return the characters' codes."""
+        self.texts.append(text)
         return [ord(character) for character in text]
 
     def conversation(self, messages: Sequence[Mapping[str, Any]]) -> Sequence[int]:
         """Return the codes of all that is said."""
         self.conversations.append(list(messages))
-        return self.text("".join(message["content"] for message in messages))
+        return [ord(character) for message in messages for character in message["content"]]
 
 
 def texts_of(*texts: Text, encoder: CharacterEncoder | None = None) -> CalibrationTexts:
@@ -128,6 +130,34 @@ def test_middle_is_the_same_every_time(
 
     assert made[0] == made[1]
     assert 0 < len(made[0]) <= tokens
+
+
+def test_each_text_of_a_middle_is_encoded_once() -> None:
+    """The scheduler waits meanwhile; a long middle of short texts must not cost the square of its length."""
+    encoder = CharacterEncoder()
+    source = texts_of(*(Text("a", str(number)) for number in range(10)), encoder=encoder)
+
+    made = middle(source, tokens=16)
+
+    assert JOINT.join("012345") == made
+    assert ["0", *(JOINT + str(number) for number in range(1, 6))] == encoder.texts
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rendered"),
+    [
+        pytest.param(2, [1], id="one-is-enough"),
+        pytest.param(16, [1, 2, 4, 8], id="eight-of-them"),
+        pytest.param(999, [1, 2, 4, 8, 10], id="all-there-are"),
+    ],
+)
+def test_conversations_are_rendered_a_few_times(tokens: int, rendered: list[int]) -> None:
+    """Twice as many each time; each has two tokens besides the last one's question."""
+    encoder = CharacterEncoder()
+
+    texts_of(*[talk("q", "a", "?")] * 10, encoder=encoder).middle("conversation", 0, tokens)
+
+    assert rendered == [len(messages) // 2 for messages in encoder.conversations]
 
 
 @given(

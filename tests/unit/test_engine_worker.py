@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sternpost_engine.operations import Begin, Capture, Load, Operations, Span
+from sternpost_engine.self_test import COMPARED
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
 from sternpost_fakes.attention import UNTOUCHED, FakeRotary
@@ -277,3 +278,43 @@ def test_copy_is_timed() -> None:
     engine.build()
 
     assert 0.25 == engine.worker.start(Operations(loads=(load("a"), load("b")))).seconds
+
+
+@pytest.mark.parametrize(
+    ("tokens", "equal"),
+    [
+        pytest.param(TAIL[-4:], True, id="the-builds-own"),
+        pytest.param(TAIL[-5:-1], False, id="others"),
+    ],
+)
+def test_self_test_compares_what_a_read_computes_with_what_the_build_left(
+    tokens: tuple[int, ...], equal: bool
+) -> None:
+    """The read's own row, in every layer; nothing of the stored tail changes."""
+    engine = LittleEngine()
+    engine.build()
+    span = Span(READ_BLOCKS, 13 + 17, 17, 4)
+
+    engine.worker.start(Operations(captures=(Capture(ENTRY, span, final=True, variant=COMPARED),)))
+    engine.forward([([50, 51], BUILD_BLOCKS, 0), (tokens, READ_BLOCKS, 13 + 17)])
+    ended = engine.worker.end()
+
+    assert (outcome(ENTRY, variant=COMPARED) if equal else outcome(failed=ENTRY, variant=COMPARED)) == ended
+    engine.clear()
+    engine.worker.start(Operations(loads=(load(),)))
+    assert (
+        error(engine.model_keys(0, TAIL[2:19], 15), engine.layers[0].pages[0, slots_of(READ_BLOCKS, 15, 17)])
+        < 5e-6
+    )
+
+
+@pytest.mark.parametrize("entry", [ENTRY, 9], ids=["no-forward", "no-tail"])
+def test_self_test_that_compares_nothing_fails(entry: int) -> None:
+    """What was not seen is not known to be right."""
+    engine = LittleEngine()
+    engine.build()
+    capture_of_read = Capture(entry, Span(READ_BLOCKS, 30, 17, 4), final=True, variant=COMPARED)
+
+    engine.worker.start(Operations(captures=(capture_of_read,)))
+
+    assert outcome(failed=entry, variant=COMPARED) == engine.worker.end()

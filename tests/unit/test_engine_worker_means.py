@@ -1,5 +1,6 @@
 """The worker side of the suffix store: samples become means, and reads take their mix of them."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 
@@ -219,13 +220,13 @@ def test_build_without_memory_is_begun_anew_later() -> None:
 
 
 def test_sample_of_a_tail_that_is_gone_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """It was evicted while its sample was computed."""
+    """It was evicted while its sample was computed, as happens in every full store: nothing to warn of."""
     engine = LittleEngine()
     engine.build()
     engine.worker.start(Operations(drops=(ENTRY,)))
 
     assert outcome(failed=ENTRY, variant=SHORT) == engine.sample(SHORT, 0)
-    assert ["tail 1 is gone"] == caplog.messages
+    assert [] == [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,16 @@ class FakeSide:
         self.scheduler.take_room(admission.splice)
         return admission.splice
 
+    probes: list[Any] = field(default_factory=list)
+
     def answer(self, outcome: Any) -> None:
         """Pass on what the workers did."""
         for built in outcome.completed:
             self.planner.completed(built)
+
+    def take_probe(self) -> Any:
+        """Return what the self-test asks next."""
+        return self.probes.pop(0) if self.probes else None
 
     def step_done(self, splices: Any) -> None:
         """Note the splices."""

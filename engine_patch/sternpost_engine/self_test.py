@@ -1,0 +1,118 @@
+"""
+The engine's self-test: a splice must compute what full prefill computes.
+
+When the engine has started, it builds a tail of random tokens, and reads it behind the tokens that it was
+built behind. The read's last tokens see copied KV where the build's saw computed KV, and the middle's row in
+the same forward; so their keys and values must be the build's. Model, attention backend, kernels and rows are
+those of real requests, and nothing of a user's is in it. Two short steps, before the first request.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from sternpost_core.hint import HINT_FIELD, Hint, Operation, Reason
+
+SELF_TEST_PREFIX: Final = "sternpost-self-test"
+"""Begins the ids of the self-test's requests; no request of a client can have it, for vLLM makes the ids."""
+
+SELF_TEST_KIND: Final = "self-test"
+"""The kind of its tail, which sets it apart from any policy's."""
+
+SCAFFOLD_TOKENS: Final = 16
+"""The tokens in front of the tail: in the build its scaffold, in the read the middle's row."""
+
+LAST_TOKENS: Final = 16
+"""The tail's last tokens, which the read computes and the worker compares."""
+
+SELF_TEST_TAIL_TOKENS: Final = 256
+"""The tail's length, unless the engine takes longer ones only."""
+
+COMPARED: Final = -2
+"""The variant of a capture that is compared with what the build left, and not kept."""
+
+SEED: Final = 20
+"""The same random tokens at every start, so that a refusal can be made again."""
+
+
+class Verdict(StrEnum):
+    """How the self-test stands."""
+
+    NOT_RUN = "not_run"
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One request of the self-test: its id, its prompt, and its `kv_transfer_params`."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    transfer: dict[str, Any]
+
+
+class SelfTest:
+    """
+    Two requests, one after the other, and what became of them.
+
+    `vocabulary` is how many token ids there are, and `tail_tokens` how long a tail the engine takes.
+    """
+
+    def __init__(self, *, vocabulary: int, tail_tokens: int) -> None:
+        chosen = random.Random(SEED)
+        prompt = [chosen.randrange(vocabulary) for _ in range(SCAFFOLD_TOKENS + tail_tokens)]
+        # One token stands twice, so that the worker can check the keys that it keeps.
+        prompt[-1] = prompt[SCAFFOLD_TOKENS]
+        self._prompt = tuple(prompt)
+        self._tail_tokens = tail_tokens
+        self._compared: bool | None = None
+        self.verdict = Verdict.NOT_RUN
+        self.reason: str | None = None
+
+    def begin(self) -> Probe:
+        """Return the build."""
+        self.verdict = Verdict.RUNNING
+        return self._probe(Operation.BUILD)
+
+    def owns(self, request_id: str) -> bool:
+        """Whether a request is the self-test's."""
+        return request_id.startswith(SELF_TEST_PREFIX)
+
+    def compared(self, *, equal: bool) -> None:
+        """The workers compared what the read computed with what the build left."""
+        self._compared = equal
+
+    def ended(self, request_id: str, reason: Reason) -> Probe | None:
+        """One of its requests has ended, for this reason: return the read after the build, or conclude."""
+        if request_id == self._id(Operation.BUILD):
+            if reason is Reason.BUILT:
+                return self._probe(Operation.READ)
+            self._fail(f"its build ended as {reason.value}")
+        elif reason is not Reason.HIT or self._compared is None:
+            self._fail(f"its read ended as {reason.value}")
+        elif not self._compared:
+            self._fail("a splice computes other keys and values than full prefill")
+        else:
+            self.verdict = Verdict.PASSED
+        return None
+
+    def _fail(self, what: str) -> None:
+        self.verdict, self.reason = Verdict.FAILED, f"self-test: {what}"
+
+    def _probe(self, operation: Operation) -> Probe:
+        hint = Hint(
+            op=operation,
+            prefix_tokens=SCAFFOLD_TOKENS,
+            tail_tokens=self._tail_tokens,
+            last=LAST_TOKENS,
+            kind=SELF_TEST_KIND,
+        )
+        return Probe(self._id(operation), self._prompt, {HINT_FIELD: hint.to_mapping()})
+
+    def _id(self, operation: Operation) -> str:
+        return f"{SELF_TEST_PREFIX}-{operation.value}"

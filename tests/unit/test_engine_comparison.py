@@ -1,0 +1,66 @@
+"""Comparing keys and values: rounding passes, another context does not."""
+
+import math
+
+import pytest
+import torch
+
+from sternpost_engine.comparison import Comparison
+
+
+def tensors(noise: float, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return keys, and the same with noise of this share of their size."""
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randn((16, 2, 8), generator=generator)
+    other = torch.randn((16, 2, 8), generator=generator)
+    return keys.to(dtype), (keys + noise * other).to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "noise", "holds"),
+    [
+        pytest.param(torch.float32, 0.0, True, id="equal"),
+        pytest.param(torch.float32, 1e-4, True, id="rounding"),
+        pytest.param(torch.float32, 1e-2, False, id="more-than-rounding"),
+        pytest.param(torch.bfloat16, 0.02, True, id="rounding-of-16-bits"),
+        pytest.param(torch.bfloat16, 0.3, False, id="another-context-in-16-bits"),
+        pytest.param(torch.float32, math.nan, False, id="not-a-number"),
+    ],
+)
+def test_differences_up_to_rounding_hold(dtype: torch.dtype, noise: float, holds: bool) -> None:
+    """By the dtype that the model computes in."""
+    comparison = Comparison(1, dtype)
+    comparison.add(0, *tensors(noise, dtype))
+
+    assert holds is comparison.holds
+
+
+def test_every_layer_must_be_compared() -> None:
+    """A layer whose cache update was not seen is not known to be right."""
+    comparison = Comparison(2, torch.float32)
+    comparison.add(0, *tensors(0.0))
+
+    assert not comparison.holds
+    comparison.add(1, *tensors(0.0))
+    assert comparison.holds
+
+
+@pytest.mark.parametrize(
+    ("noise", "largest"), [(0.5, 0.5), (math.nan, math.inf)], ids=["other", "not-a-number"]
+)
+def test_worst_of_a_layers_keys_and_values_counts(noise: float, largest: float) -> None:
+    """Right values do not make up for wrong keys."""
+    comparison = Comparison(1, torch.float32)
+    comparison.add(0, *tensors(noise))
+    comparison.add(0, *tensors(0.0))
+
+    assert not comparison.holds
+    assert pytest.approx(largest, rel=0.3) == comparison.largest
+
+
+def test_zeros_are_compared_with_zeros() -> None:
+    """A layer of a model without weights yet has keys of no length."""
+    comparison = Comparison(1, torch.float32)
+    comparison.add(0, torch.zeros(2, 2), torch.zeros(2, 2))
+
+    assert comparison.holds
