@@ -214,6 +214,8 @@ class SchedulerSide:
             tail_tokens_max=min(settings.tail_tokens_max, index.tokens_max),
             tail_share_min=settings.tail_share_min,
             positions_max=_positions_max(vllm_config),
+            # The V2 runner counts each request's tokens on the device, and would not see the jump.
+            long_middles=not vllm_config.use_v2_model_runner,
         )
         reading = read_language(vllm_config, settings) if supported else None
         self.planner = TailPlanner(

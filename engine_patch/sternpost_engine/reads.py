@@ -111,6 +111,9 @@ class TailReads:
         # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
         track.register_max = max(track.exact_end, hit)
         if track.begin - hit > room.tokens_max:
+            if not self._limits.long_middles:
+                track.give_up(Reason.MIDDLE_TOO_LONG)
+                return 0
             track.course = Course.CHUNKED
             return 0
         if not self._fits(track, hit, room, own_rows=1):

@@ -24,7 +24,8 @@ class Limits:
     What a tail must be, in tokens and as a share of the prompt, to be worth a place in the store.
 
     `positions_max` is how many positions an anchored request may reach to; 0 where the engine cannot shift
-    positions.
+    positions. `long_middles` says that a middle which no step has room for may be computed in chunks first,
+    after which the running request jumps over its tail.
     """
 
     tail_tokens_min: int = 256
@@ -32,6 +33,7 @@ class Limits:
     tail_share_min: float = 0.2
     deferrals_max: int = DEFERRALS_MAX
     positions_max: int = 0
+    long_middles: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

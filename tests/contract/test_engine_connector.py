@@ -94,6 +94,7 @@ def make_side(
     workers: int = 1,
     engines: int = 1,
     full_graphs: bool = False,
+    v2_runner: bool = False,
     settings: EngineSettings | None = None,
 ) -> Any:
     """Return the scheduler's half over one layer, with short tails allowed."""
@@ -102,6 +103,7 @@ def make_side(
     group = SimpleNamespace(kv_cache_spec=spec, layer_names=["layer-0", "layer-1"])
     config = SimpleNamespace(
         instance_id="start",
+        use_v2_model_runner=v2_runner,
         model_config=SimpleNamespace(
             hf_text_config=SimpleNamespace(),
             model="m",
@@ -516,3 +518,11 @@ def run_probe(side: Any, probe: Any) -> Operations:
         request.num_computed_tokens = loaded
     operations: Operations = side.close_step({probe.request_id: len(probe.prompt) - loaded})
     return operations
+
+
+@pytest.mark.parametrize(("v2_runner", "allowed"), [(False, True), (True, False)], ids=["v1", "v2"])
+def test_running_request_jumps_over_its_tail_where_the_runner_sees_it(
+    connector: ModuleType, v2_runner: bool, allowed: bool
+) -> None:
+    """The V2 runner counts on the device, so a middle longer than a step is computed exactly there."""
+    assert allowed is make_side(connector, v2_runner=v2_runner).planner.limits.long_middles

@@ -263,3 +263,22 @@ def test_tail_follows_any_middle() -> None:
 
     assert short.entry == long.entry
     assert (9, 48) == (short.exact, long.exact)
+
+
+@pytest.mark.parametrize(
+    ("long_middles", "reason"),
+    [
+        pytest.param(True, Reason.NOT_BUILT, id="computed-in-chunks-first"),
+        pytest.param(False, Reason.MIDDLE_TOO_LONG, id="computed-exactly"),
+    ],
+)
+def test_middle_that_no_step_has_room_for(long_middles: bool, reason: Reason) -> None:
+    """Where the engine's runner takes no jump of a running request, the read goes on exactly."""
+    limits = Limits(tail_tokens_min=4, tail_tokens_max=32, long_middles=long_middles)
+    planner = make_planner(limits=limits)
+    build(planner, build_facts("build"))
+    planner.add(read_facts("read"))
+
+    assert 0 == planner.match("read", 0, Room(tokens=10, rows=8, tokens_max=10, rows_max=8))
+    assert reason is planner.reason("read")
+    assert long_middles is (planner.chunk_end("read") is not None)
