@@ -181,16 +181,30 @@ def _degraded(state: RolloutState, reason: str) -> Condition:
 
 def _rollout_status(observed: PolicyObserved, outcome: Outcome, status: Mapping[str, Any]) -> dict[str, Any]:
     written = write_rollout(outcome.state)
-    is_new_epoch = observed.kill_level >= KillLevel.NEW_EPOCH
-    return {**written, "rollout": {**written["rollout"], "killed": is_new_epoch}}
+    memory = {
+        "killed": observed.kill_level >= KillLevel.NEW_EPOCH,
+        "poolEpoch": _pool_epoch(observed, status),
+    }
+    return {**written, "rollout": {**written["rollout"], **memory}}
 
 
 def _epoch(observed: PolicyObserved, status: Mapping[str, Any]) -> int:
-    """Return the policy's epoch: one more whenever the kill level rises to where the keys must change."""
-    before = status.get("epoch", 0)
-    was_killed = status.get("rollout", {}).get("killed") is True
-    rises = observed.kill_level >= KillLevel.NEW_EPOCH and not was_killed
-    return int(before) + 1 if rises else int(before)
+    """
+    Return the policy's epoch, which gateways put into every key.
+
+    It is one more whenever the kill level rises to where the keys must change, or the pool's models have.
+    """
+    memory = status.get("rollout", {})
+    is_killed = observed.kill_level >= KillLevel.NEW_EPOCH and memory.get("killed") is not True
+    is_other_model = _pool_epoch(observed, status) > memory.get("poolEpoch", _pool_epoch(observed, status))
+    return int(status.get("epoch", 0)) + int(is_killed) + int(is_other_model)
+
+
+def _pool_epoch(observed: PolicyObserved, status: Mapping[str, Any]) -> int:
+    """Return the pool's epoch, as it was last seen where there is no pool now."""
+    known = int(status.get("rollout", {}).get("poolEpoch", 0))
+    epoch = observed.pool.get("status", {}).get("epoch", 0) if observed.pool else 0
+    return max(known, int(epoch))
 
 
 def _analysis_status(

@@ -3,12 +3,12 @@ Every query that a rollout is judged by, in PromQL, and how the answer is read.
 
 All figures of one policy come with one request: each query's result gets the label `figure`, and they are put
 together by `or`. `arm` is what the gateway puts on a request: `canary` for a session that gets the policy's
-behaviour, suffix reads included where it has them, and `control` for one of the same number that does not.
+behaviour, and `control` for one of as many that do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,21 @@ ARMS: Final = ("canary", "control")
 
 FIGURE_LABEL: Final = "figure"
 
+FAILED: Final = (
+    "5xx",
+    "internal_error",
+    "no_engine",
+    "pool_misconfigured",
+    "upstream_cut",
+    "upstream_disconnected",
+    "upstream_timeout",
+    "upstream_unreachable",
+)
+SHED: Final = ("gateway_overloaded",)
+LEFT: Final = ("client_gone",)
+CUT_AT_LENGTH: Final = ("length",)
+"""The gateway's outcomes of requests that failed, met overload, were left, or reached their limit."""
+
 STEP_SECONDS_MIN: Final = 60
 STEP_SECONDS_MAX: Final = 7 * 24 * 3600
 
@@ -25,9 +40,9 @@ _COUNT: Final = "sum by (arm) (increase(sternpost_gateway_requests_total{{policy
 _ALL: Final = _COUNT.replace("{more}", "")
 
 
-def _share(outcomes: str) -> str:
+def _share(outcomes: Sequence[str]) -> str:
     """Return the share of requests of these outcomes; 0 where there are requests, but none of these."""
-    some = _COUNT.replace("{more}", f', outcome=~"{outcomes}"')
+    some = _COUNT.replace("{more}", f', outcome=~"{"|".join(outcomes)}"')
     return f"(({some}) or 0 * ({_ALL})) / ({_ALL} > 0)"
 
 
@@ -43,10 +58,10 @@ _TOKENS: Final = (
 BY_ARM: Final[Mapping[str, str]] = {
     "requests": _ALL,
     "sessions": "sum by (arm) (increase(sternpost_gateway_sessions_total{{policy={policy}}}[{span}]))",
-    "error_share": _share("5xx|upstream_.*|internal_error|no_engine|pool_misconfigured"),
-    "shed_share": _share("gateway_.*"),
-    "abort_share": _share("client_gone"),
-    "length_share": _share("length"),
+    "error_share": _share(FAILED),
+    "shed_share": _share(SHED),
+    "abort_share": _share(LEFT),
+    "length_share": _share(CUT_AT_LENGTH),
     "ttft_p50": _quantile(0.5, "sternpost_gateway_ttft_seconds"),
     "ttft_p95": _quantile(0.95, "sternpost_gateway_ttft_seconds"),
     "inter_token_p95": _quantile(0.95, "sternpost_gateway_inter_token_seconds"),

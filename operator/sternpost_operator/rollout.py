@@ -171,7 +171,9 @@ def decide_rollout(state: RolloutState, inputs: Inputs) -> Outcome:
 def _observe(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
     if inputs.is_active:
         return None
-    return Outcome(RolloutState(digest=inputs.digest, phase=Phase.OBSERVING, command=state.command))
+    # Nothing is changed for anybody, so everybody is observed.
+    everybody = RolloutState(weight=WEIGHT_MAX, read_weight=WEIGHT_MAX, command=state.command)
+    return Outcome(replace(everybody, digest=inputs.digest, phase=Phase.OBSERVING))
 
 
 def _start(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:

@@ -81,7 +81,7 @@ def test_policy_that_only_observes_needs_no_rollout() -> None:
     observed = replace(ACCEPTED, policy=parse(SMALLEST))
     plan = decide_policy(observed, {}, NOW)
 
-    assert ("Observing", 0, 300.0) == (plan.status["phase"], plan.status["weight"], plan.again_seconds)
+    assert ("Observing", 100, 300.0) == (plan.status["phase"], plan.status["weight"], plan.again_seconds)
     assert ("True", "Observing") == conditions(plan)["Ready"]
 
 
@@ -144,6 +144,19 @@ def test_epoch_grows_once_for_each_kill_that_needs_it() -> None:
         epochs.append(status["epoch"])
 
     assert [0, 0, 1, 1, 1, 2] == epochs
+
+
+def test_epoch_grows_with_the_pools() -> None:
+    """Another model in the pool makes older KV wrong for every policy that it serves."""
+    first = decide_policy(
+        replace(ACCEPTED, pool={**POOL, "status": {"readyReplicas": 1, "epoch": 4}}), {}, NOW
+    )
+    newer = replace(ACCEPTED, pool={**POOL, "status": {"readyReplicas": 1, "epoch": 5}})
+    second = decide_policy(newer, first.status, NOW)
+    gone = decide_policy(replace(ACCEPTED, pool=None), second.status, NOW)
+    back = decide_policy(newer, gone.status, NOW)
+
+    assert [0, 1, 1, 1] == [plan.status["epoch"] for plan in (first, second, gone, back)]
 
 
 def test_unknown_order_is_told() -> None:

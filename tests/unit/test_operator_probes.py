@@ -1,17 +1,32 @@
 """What engines, gateways and Prometheus answer is checked before it is believed."""
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry
 
+from sternpost_gateway.errors import MEANINGS
+from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.record import CLIENT_GONE, CUT, LENGTH
 from sternpost_operator.engines import HttpProbe, Reuse, Said
 from sternpost_operator.figures import SAMPLE_NAMES, Figures, Sample, figures_to_status, known
 from sternpost_operator.gateways import GatewayReport, HttpGatewayProbe, read_report
 from sternpost_operator.prometheus import FiguresUnavailable, Prometheus
-from sternpost_operator.queries import BY_ARM, Spans, policy_query, read_figures, step_span
+from sternpost_operator.queries import (
+    BY_ARM,
+    CUT_AT_LENGTH,
+    FAILED,
+    LEFT,
+    SHED,
+    Spans,
+    policy_query,
+    read_figures,
+    step_span,
+)
 
 SPANS = Spans(window=60, step=600)
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -109,6 +124,31 @@ def test_query_asks_for_every_figure_of_both_spans() -> None:
     assert 'policy="agents/support"' in query
     assert query.count("(") == query.count(")") and query.count("{") == query.count("}")
     assert "{policy}" not in query and "{span}" not in query and "{{" not in query
+
+
+def test_outcomes_are_the_gateways() -> None:
+    """What the gateway calls a failure, overload, a client that left or a limit, the queries do, too."""
+    failures = {meaning.code for meaning in MEANINGS.values() if meaning.status >= 500}
+    overload = {meaning.code for meaning in MEANINGS.values() if meaning.status == 429}
+
+    assert {*failures, "5xx", CUT} == set(FAILED)
+    assert (overload, {CLIENT_GONE}, {LENGTH}) == (set(SHED), set(LEFT), set(CUT_AT_LENGTH))
+
+
+def test_queries_ask_for_metrics_that_gateways_have() -> None:
+    """What shadow replays say is asked for before there are any; every other name is a gateway's."""
+    registry = CollectorRegistry()
+    Metrics(registry)
+    known = {name for family in registry.collect() for name in sample_names(family)}
+    asked = set(re.findall(r"sternpost_gateway_[a-z_]+", policy_query("a/b", SPANS)))
+
+    assert {name for name in asked if "shadow" not in name} <= known
+
+
+def sample_names(family: Any) -> set[str]:
+    """Return the names of a metric's samples."""
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+    return {family.name + suffix for suffix in suffixes}
 
 
 def test_figures_are_read_by_arm_and_span() -> None:

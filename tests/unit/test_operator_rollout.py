@@ -254,10 +254,11 @@ def test_complete_is_watched_for_an_hour() -> None:
 
 
 def test_observing_policy_has_no_rollout() -> None:
-    """What changes nothing needs no canary."""
+    """What changes nothing needs no canary, and sees every session; what changes something begins small."""
     state = decide_rollout(RolloutState(), replace(NEW, is_active=False)).state
 
-    assert (Phase.OBSERVING, 0) == (state.phase, state.weight)
+    assert (Phase.OBSERVING, 100) == (state.phase, state.weight)
+    assert 1 == decide_rollout(state, replace(NEW, digest="b")).state.weight
 
 
 def test_without_engines_it_waits() -> None:
