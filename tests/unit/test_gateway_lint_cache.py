@@ -61,6 +61,15 @@ def test_a_prompt_larger_than_the_cache_leaves_its_beginning() -> None:
     assert (2, 2) == (len(cache), cache.take(hashes("aabbcc"), 3))
 
 
+def test_what_is_not_held_takes_room_all_the_same() -> None:
+    """A block that is not full is computed somewhere, and what was there is gone."""
+    cache = PrefixCache(3)
+    cache.take(hashes("aabbcc"), 3)
+    cache.take([], 0, partial=2)
+
+    assert 1 == cache.take(hashes("aabbcc"), 3)
+
+
 class PlainCache:
     """The same by the book: a list of blocks, most recently used last."""
 

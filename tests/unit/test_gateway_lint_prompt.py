@@ -6,10 +6,12 @@ import base64
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from sternpost_core.errors import OperatingError, SettingsError
 from sternpost_core.jsonspan import Document, scan
@@ -18,50 +20,44 @@ from sternpost_gateway.lint.encoders import (
     EstimateEncoder,
     FunctionEncoder,
     RememberingEncoder,
-    load_tokenizer,
     named_encoder,
     pack,
     ranks_encoder,
 )
+from sternpost_gateway.lint.model_tokenizer import TemplateRefusal, load_model_tokenizer
 from sternpost_gateway.lint.prompt import PlainPrompts, TemplatePrompts, Unrenderable
 
 OLD_LOADER = "ignore:open_binary is deprecated:DeprecationWarning"
 """What the package of encodings loads its files by."""
 
+NOW = datetime(2026, 3, 2)
+
 START, END = "<|start|>", "<|end|>"
 
 
 class LetterTokenizer:
-    """A tokenizer as transformers has them: a letter is a token, or two where it `merges` over marks."""
+    """A letter is a token, and so is a mark; where it `merges`, a mark takes the space behind it along."""
 
-    all_special_tokens = (START, END)
+    marks = frozenset({START, END})
 
     def __init__(self, *, merges: bool = False) -> None:
         self.encoded: list[str] = []
         self._merges = merges
 
-    def get_added_vocab(self) -> dict[str, int]:
-        """Return the marks."""
-        return {START: 1, END: 2}
-
-    def encode(self, text: str, add_special_tokens: bool) -> Sequence[int]:
+    def ids(self, text: str, *, opened: bool) -> Sequence[int]:
         """Return a token for each mark and each letter."""
         self.encoded.append(text)
-        pieces = re.findall(f"{re.escape(START)}|{re.escape(END)}|.", text, re.DOTALL)
-        if self._merges:
-            pieces = re.findall(f"{re.escape(START)} ?|{re.escape(END)}|.", text, re.DOTALL)
-        return [7] * add_special_tokens + [100 + sum(map(ord, piece)) for piece in pieces]
+        behind = " ?" if self._merges else ""
+        pieces = re.findall(f"(?:{re.escape(START)}|{re.escape(END)}){behind}|.", text, re.DOTALL)
+        return [7] * opened + [100 + sum(map(ord, piece)) for piece in pieces]
 
-    def apply_chat_template(
-        self, messages: Any, tools: Any, tokenize: bool, add_generation_prompt: bool, **options: Any
-    ) -> str:
+    def render(self, messages: Any, tools: Any, *, closed: bool, options: Any) -> str:
         """Render the messages; a conversation that ends with the assistant is refused."""
-        assert not tokenize
         if messages and messages[-1]["role"] == "assistant":
-            raise ValueError("no")
+            raise TemplateRefusal
         shown = json.dumps(tools) if tools else ""
         text = "".join(f"{START}{message['role']}\n{json.dumps(message)}{END}" for message in messages)
-        return shown + text + (START if add_generation_prompt else "") + "".join(options)
+        return shown + text + (START if closed else "") + "".join(options)
 
 
 def document(**body: Any) -> Document:
@@ -205,7 +201,9 @@ def test_the_tail_is_what_its_message_adds() -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "system", "content": "rules"}]
     tail = f"{START}system\n{json.dumps(messages[1])}{END}{START}"
 
-    assert len(LetterTokenizer().encode(tail, False)) == prompts().tail_tokens(document(messages=messages))
+    assert len(LetterTokenizer().ids(tail, opened=False)) == prompts().tail_tokens(
+        document(messages=messages)
+    )
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -265,8 +263,88 @@ def test_a_file_without_ranks_is_named(tmp_path: Path, text: str | None, error: 
         ranks_encoder(tmp_path / "ranks")
 
 
-@pytest.mark.parametrize("name", ["missing", "."])
-def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path, name: str) -> None:
-    """Nothing is fetched from anywhere."""
-    with pytest.raises(OperatingError, match="--model: "):
-        load_tokenizer(tmp_path / name)
+TEMPLATE = """{{ bos_token }}{% for message in messages %}
+{% if message.role == "no" %}{{ raise_exception("no") }}{% endif %}
+{% generation %}{{ message.role }}: {{ message.content | tojson }}{% endgeneration %};{% endfor %}
+{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}>{% endif %}
+{{- strftime_now("%Y") }}"""
+
+
+def model_directory(folder: Path, **config: Any) -> Path:
+    """Write a tokenizer of words and a template, and return their directory."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"bos_token": {"content": "<s>"}, "chat_template": TEMPLATE, **config})
+    )
+    return folder
+
+
+def test_a_model_is_read_from_its_directory(tmp_path: Path) -> None:
+    """Its tokens, its marks, and its template with what hubs offer to templates."""
+    model = load_model_tokenizer(model_directory(tmp_path), NOW)
+    messages = [{"role": "user", "content": "<é>"}]
+
+    assert [0, 3, 1, 2] == list(model.ids("a<s>b c", opened=False))
+    assert {"<s>"} == model.marks
+    assert '<s>user: "<é>";>2026' == model.render(messages, None, closed=True, options={})
+    assert '<s>user: "<é>";[{"é": 1}]2026' == model.render(messages, [{"é": 1}], closed=False, options={})
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [pytest.param([{"role": "no"}], id="refused"), pytest.param([{"role": "a"}], id="without-content")],
+)
+def test_a_template_may_refuse(tmp_path: Path, messages: list[Any]) -> None:
+    """On purpose or not."""
+    with pytest.raises(TemplateRefusal):
+        load_model_tokenizer(model_directory(tmp_path), NOW).render(messages, None, closed=True, options={})
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [pytest.param(None, "plain", id="no-tools"), pytest.param([{}], "tools", id="tools")],
+)
+def test_a_model_may_have_a_template_for_tools(tmp_path: Path, tools: Any, expected: str) -> None:
+    """By its name."""
+    templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
+    model = load_model_tokenizer(model_directory(tmp_path, chat_template=templates), NOW)
+
+    assert expected == model.render([], tools, closed=True, options={})
+
+
+def test_a_template_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """Which counts before the configuration."""
+    (model_directory(tmp_path) / "chat_template.jinja").write_text("own {{ enable_thinking }}")
+
+    assert "own True" == load_model_tokenizer(tmp_path, NOW).render(
+        [], None, closed=True, options={"enable_thinking": True}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        pytest.param("tokenizer.json", None, "holds no tokenizer.json", id="no-tokenizer"),
+        pytest.param("tokenizer.json", "{", "tokenizer.json cannot be read", id="broken-tokenizer"),
+        pytest.param("tokenizer_config.json", "{", "_config.json cannot be read", id="broken-config"),
+        pytest.param("tokenizer_config.json", "{}", "holds no chat template", id="no-template"),
+        pytest.param(
+            "chat_template.jinja", "{% if", "the chat template cannot be read", id="broken-template"
+        ),
+    ],
+)
+def test_a_directory_without_a_model_is_named(
+    tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
+    """With what is missing, or wrong."""
+    file = model_directory(tmp_path) / name
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+
+    with pytest.raises(OperatingError, match=f"--model: .*{said}"):
+        load_model_tokenizer(tmp_path, NOW)

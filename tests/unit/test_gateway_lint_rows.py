@@ -128,10 +128,23 @@ def test_a_bad_line_is_refused_with_its_reason(line: bytes, log_format: LogForma
         read_row(line, 1, log_format)
 
 
-def test_what_is_no_generation_is_skipped() -> None:
-    """Langfuse keeps spans and events beside generations."""
+@pytest.mark.parametrize(
+    ("line", "log_format"),
+    [
+        pytest.param(row(traceId="t", type="SPAN", input=BODY), LogFormat.LANGFUSE, id="langfuse-span"),
+        pytest.param(
+            row(custom_id="1", url="/v1/embeddings", body='{"input": "a"}'),
+            LogFormat.BATCH,
+            id="batch-of-embeddings",
+        ),
+        pytest.param(row(call_type="aembedding", messages="a"), LogFormat.LITELLM, id="litellm-embedding"),
+        pytest.param(row(call_type="rerank", messages="a"), LogFormat.LITELLM, id="litellm-rerank"),
+    ],
+)
+def test_what_is_for_no_prompt_is_skipped(line: bytes, log_format: LogFormat) -> None:
+    """Logs keep much beside the requests for prompts, and none of that is bad."""
     with pytest.raises(SkippedLine):
-        read_row(row(traceId="t", type="SPAN", input=BODY), 1, LogFormat.LANGFUSE)
+        read_row(line, 1, log_format)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,12 @@ class PrefixCache:
         self._blocks_max = blocks_max
         self._blocks: OrderedDict[Block, None] = OrderedDict()
 
-    def take(self, hashes: Sequence[Block], usable: int) -> int:
+    def take(self, hashes: Sequence[Block], usable: int, partial: int = 0) -> int:
         """
         Look a prompt up, then hold it; return how many of its first blocks were there.
 
-        Of a prompt's blocks, the first `usable` may be reused.
+        Of a prompt's blocks, the first `usable` may be reused. Those behind them that are `partial`, or not
+        to be held for another reason, take room while the prompt is computed.
         """
         blocks = self._blocks
         usable = min(usable, len(hashes))
@@ -57,7 +58,7 @@ class PrefixCache:
         for block in reversed(hashes):
             blocks[block] = None
             blocks.move_to_end(block)
-        while len(blocks) > self._blocks_max:
+        while len(blocks) > max(0, self._blocks_max - partial):
             blocks.popitem(last=False)
         return held
 

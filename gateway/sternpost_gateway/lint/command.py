@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -23,13 +24,13 @@ from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.encoders import (
     Encoder,
     EstimateEncoder,
-    load_tokenizer,
     named_encoder,
     ranks_encoder,
 )
 from sternpost_gateway.lint.explain import explain, explanation_json, explanation_text
 from sternpost_gateway.lint.fixes import PolicyNames
 from sternpost_gateway.lint.log import Log
+from sternpost_gateway.lint.model_tokenizer import load_model_tokenizer
 from sternpost_gateway.lint.progress import progress_bar
 from sternpost_gateway.lint.prompt import PlainPrompts, Prompts, TemplatePrompts
 from sternpost_gateway.lint.report import KINDS, Report
@@ -273,8 +274,8 @@ def _write_policy(report: Report, path: Path | None) -> None:
 def _prompts(arguments: argparse.Namespace) -> Prompts:
     """Return how prompts are rendered: by the first that is given of model, encoding and ranks."""
     if arguments.model is not None:
-        tokenizer, refusals = load_tokenizer(arguments.model)
-        return TemplatePrompts(tokenizer, f"chat template and tokenizer of {arguments.model.name}", refusals)
+        tokenizer = load_model_tokenizer(arguments.model, datetime.now())
+        return TemplatePrompts(tokenizer, f"chat template and tokenizer of {arguments.model.name}")
     return PlainPrompts(_encoder(arguments))
 
 

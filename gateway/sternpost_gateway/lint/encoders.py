@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from sternpost_core.errors import Fault, OperatingError, SettingsError
 from sternpost_gateway.bounded import BoundedSize
@@ -126,23 +126,3 @@ def ranks_encoder(path: Path) -> Encoder:
         fault = Fault("--ranks", str(path), "a file with a token in base64 and its rank on each line")
         raise SettingsError("lint", [fault]) from error
     return FunctionEncoder(f"ranks of {path.name}", encoding.encode_ordinary)
-
-
-def load_tokenizer(path: Path) -> tuple[Any, tuple[type[Exception], ...]]:
-    """
-    Return a model's tokenizer, from its directory and from nowhere else, and the errors of its template.
-
-    Raises:
-        OperatingError: transformers is not installed, or the directory holds no tokenizer.
-    """
-    try:
-        from jinja2 import TemplateError
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise OperatingError("--model needs the package transformers") from error
-    if not path.is_dir():
-        raise OperatingError(f"--model: {path} is no directory; give one that holds a model's tokenizer")
-    try:
-        return AutoTokenizer.from_pretrained(str(path), local_files_only=True), (TemplateError,)
-    except (OSError, ValueError) as error:
-        raise OperatingError(f"--model: {path} holds no tokenizer that can be read: {error}") from error

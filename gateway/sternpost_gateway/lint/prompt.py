@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from sternpost_core.jsonspan import Document, elements, value
 from sternpost_gateway.dialogue import LISTED
 from sternpost_gateway.lint.encoders import TOKEN_BYTES, Encoder, FunctionEncoder, RememberingEncoder, pack
+from sternpost_gateway.lint.model_tokenizer import ModelTokenizer, TemplateRefusal
 
 RENDERED: Final = ("tools", "instructions", "prompt", "input", "messages")
 """The members that a prompt is made of, in the order in which it is rendered without a template."""
@@ -24,12 +25,6 @@ FUNCTION_KEYS: Final = ("name", "description", "parameters", "strict")
 
 SPLIT_PROBES: Final = ("Hello\n", " 7 words", "\n\nx", "a ", "")
 """Texts that tell whether a tokenizer takes what is between two special tokens for itself."""
-
-PROGRAM_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a template, which is a program of the model's, may end with where it expects something else."""
-
-
-Refusals = tuple[type[Exception], ...]
 
 
 class Unrenderable(Exception):
@@ -72,12 +67,10 @@ class PlainPrompts:
 class TemplatePrompts:
     """Renders by a model's chat template and tokenizer."""
 
-    def __init__(self, tokenizer: Any, label: str, refusals: Refusals = ()) -> None:
-        """Take a tokenizer of transformers; `refusals` are the errors that its template raises."""
+    def __init__(self, tokenizer: ModelTokenizer, label: str) -> None:
         self.label = label
         self._tokenizer = tokenizer
-        self._refusals: Refusals = (*PROGRAM_ERRORS, *refusals)
-        self._special = _special_tokens(tokenizer)
+        self._marks = _pattern_of(tokenizer.marks)
         self._encoder = RememberingEncoder(FunctionEncoder(label, self._ids))
         self._whole = not self._splits_alike()
 
@@ -96,48 +89,41 @@ class TemplatePrompts:
         return max(0, len(self.tokens(document)) - len(before)) // TOKEN_BYTES
 
     def _render(self, messages: Sequence[Any], body: Mapping[str, Any], *, closed: bool) -> str:
-        options = body.get("chat_template_kwargs")
+        given = body.get("chat_template_kwargs")
+        options = given if isinstance(given, dict) else {}
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages,
-                tools=_tools(body.get("tools")),
-                tokenize=False,
-                add_generation_prompt=closed,
-                **(options if isinstance(options, dict) else {}),
-            )
-        except self._refusals as error:
+            return self._tokenizer.render(messages, _tools(body.get("tools")), closed=closed, options=options)
+        except TemplateRefusal as error:
             raise Unrenderable from error
-        return str(text)
 
     def _encode(self, text: str) -> bytes:
         if self._whole:
             return self._encoder.encode(text)
-        return b"".join(self._encoder.encode(piece) for piece in self._special.split(text) if piece)
+        return b"".join(self._encoder.encode(piece) for piece in self._marks.split(text) if piece)
 
     def _plain(self, prompt: object) -> bytes:
         if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
             return pack(prompt)
         text = prompt if isinstance(prompt, str) else json.dumps(prompt)
-        return pack(self._tokenizer.encode(text, add_special_tokens=True))
+        return pack(self._tokenizer.ids(text, opened=True))
 
     def _ids(self, text: str) -> Sequence[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return ids
+        return self._tokenizer.ids(text, opened=False)
 
     def _splits_alike(self) -> bool:
-        """Say whether texts between special tokens may be encoded, and remembered, one by one."""
-        marks = self._tokenizer.all_special_tokens
-        if not marks:
+        """Say whether texts between marks may be encoded, and remembered, one by one."""
+        mark = min(self._tokenizer.marks, default=None)
+        if mark is None:
             return False
-        text = marks[0].join(SPLIT_PROBES)
-        pieces = [piece for piece in self._special.split(text) if piece]
+        text = mark.join(SPLIT_PROBES)
+        pieces = [piece for piece in self._marks.split(text) if piece]
         return pack(self._ids(text)) == b"".join(pack(self._ids(piece)) for piece in pieces)
 
 
-def _special_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """Return the pattern that splits a text at the tokens that never merge with what is beside them."""
-    marks = sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True)
-    return re.compile("(" + "|".join(map(re.escape, marks)) + ")") if marks else re.compile("(?!)")
+def _pattern_of(marks: frozenset[str]) -> re.Pattern[str]:
+    """Return the pattern that splits a text at marks, the longest first where two begin alike."""
+    ordered = sorted(marks, key=lambda mark: (-len(mark), mark))
+    return re.compile("(" + "|".join(map(re.escape, ordered)) + ")") if ordered else re.compile("(?!)")
 
 
 def _texts(document: Document) -> list[str]:
@@ -218,4 +204,6 @@ def _tool(tool: Any) -> Any:
         return tool
     function = {"description": None, "parameters": None, **tool["function"]}
     ordered = {key: function[key] for key in FUNCTION_KEYS if key in function}
+    if ordered.get("strict") is None:
+        ordered.pop("strict", None)
     return {"type": tool.get("type", "function"), "function": ordered}

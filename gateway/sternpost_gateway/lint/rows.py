@@ -28,6 +28,16 @@ Row = Mapping[str, Member]
 GENERATION: Final = b'"GENERATION"'
 """The type of the observations that are requests to a model."""
 
+OTHER_CALLS: Final = (
+    "embedding",
+    "image",
+    "moderation",
+    "rerank",
+    "speech",
+    "transcription",
+)
+"""How LiteLLM's types of calls begin that are for no prompt; an `a` in front stands for asynchronous."""
+
 SESSION_KEYS: Final = ("session_id", "sessionId", "trace_id", "traceId")
 TENANT_KEYS: Final = ("api_key", "team_id", "userId", "user_id")
 """Where rows name session and tenant; the first that is there counts."""
@@ -76,12 +86,15 @@ def _read_batch(row: Document, number: int) -> LoggedRequest:
     member = row.members.get("body")
     if member is None:
         raise BadLine("body: nothing is not allowed; allowed: the body of a request")
-    url = row.members.get("url")
-    path = value(row, url.value_span) if url else None
-    return _logged(scan(_raw(row, member.value_span)), number, path if isinstance(path, str) else None, row)
+    path = _text(row, ("url",))
+    if path is not None and path not in INSPECTED_PATHS:
+        raise SkippedLine
+    return _logged(scan(_raw(row, member.value_span)), number, path, row)
 
 
 def _read_litellm(row: Document, number: int) -> LoggedRequest:
+    if (_text(row, ("call_type",)) or "").removeprefix("a").startswith(OTHER_CALLS):
+        raise SkippedLine
     request = row.members.get("proxy_server_request")
     sent = _object(row, request.value_span) if request else None
     if sent is not None and "body" in sent.members:
@@ -117,7 +130,7 @@ def _logged(body: Document, number: int, path: str | None, row: Document | None)
         raise BadLine(f"body: a request without a prompt is not allowed; allowed: {one_of(PATHS)}")
     return LoggedRequest(
         number=number,
-        path=path if path in INSPECTED_PATHS else named,
+        path=path or named,
         document=body,
         session=_text(row, SESSION_KEYS),
         tenant=_text(row, TENANT_KEYS),

@@ -101,7 +101,8 @@ class Scenario:
         usable = min(rendered.tokens - 1, exact) // self._shape.block_tokens
         # What a splice stands behind never enters the prefix cache.
         hashes = rendered.hashes[: exact // self._shape.block_tokens]
-        held = self._prefixes.take(hashes, usable) * self._shape.block_tokens
+        rest = -(-rendered.tokens // self._shape.block_tokens) - len(hashes)
+        held = self._prefixes.take(hashes, usable, rest) * self._shape.block_tokens
         self.tally.requests += 1
         self.tally.prompt_tokens += rendered.tokens
         self.tally.prefix_tokens += held
