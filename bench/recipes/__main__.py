@@ -44,7 +44,7 @@ TASKS: Final = ("locker", "language", "desk", "fruit", "colour", "mood")
 SEED: Final = 1129
 PROMPTS: Final = 48
 OWNER_PROMPTS: Final = 24
-SECONDS_DEFAULT: Final = 1200
+SECONDS_DEFAULT: Final = 7200
 
 EXIT_FAILED: Final = 1
 EXIT_MORE: Final = 75
