@@ -20,6 +20,13 @@ _ORDINAL: Final = r"\d{1,2}(?:st|nd|rd|th)?"
 _ASSIGNED: Final = r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
 _NAME: Final = r"[\w.:-]{0,127}"
 _TOKEN: Final = r"[A-Za-z0-9_-]"
+_MERIDIEM: Final = r"(?: ?[ap]\.?m\b\.?)?"
+_CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2})?"
+_NUMERIC_DATE: Final = r"(?:\d{4}([-/])\d{2}\1\d{2}|\d{1,2}([./])\d{1,2}\2\d{4})"
+_NAMED_DATE: Final = (
+    rf"(?:{_DAY})?"
+    rf"(?:{_MONTH} {_ORDINAL},? \d{{4}}|{_ORDINAL}\.? {_MONTH},? \d{{4}}|\d{{1,2}}-{_MONTH}-\d{{4}})"
+)
 
 
 def _labelled_id(label: str) -> str:
@@ -30,9 +37,14 @@ def _labelled_id(label: str) -> str:
 _PATTERNS: Final = (
     (Detector.BILLING_HEADER, r"\Ax-[a-z-]{1,64}-billing-header:(?=.{0,512}=[0-9a-f]{4,64}(?:[;\s]|\Z)).*"),
     (Detector.REQUEST_ID, _labelled_id("request")),
+    (
+        Detector.SESSION_ID,
+        rf"\b(?:session|conversation|thread){_ASSIGNED}(?=[a-f-]{{0,63}}\d)[0-9a-f-]{{6,64}}(?![\w-])",
+    ),
     (Detector.SESSION_ID, _labelled_id("(?:session|conversation|thread)")),
     (Detector.TRACE_ID, _labelled_id("(?:trace|span|correlation)")),
     (Detector.TRACE_ID, r"\b00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\b"),
+    (Detector.WORKING_DIRECTORY, r"<(?:cwd|working_?directory)>\s{0,4}[~/.\w][^\s<]*"),
     (
         Detector.WORKING_DIRECTORY,
         rf"\b(?:(?:working|current) directory|cwd|pwd|workdir){_ASSIGNED}[~/.\w]\S*",
@@ -43,10 +55,26 @@ _PATTERNS: Final = (
         r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?"
         r"(?: ?(?:Z|UTC|[+-]\d{2}:?\d{2}))?(?!\d)",
     ),
+    (
+        Detector.TIMESTAMP,
+        rf"(?<![\w/-])(?:{_NUMERIC_DATE}|{_NAMED_DATE}),?(?: at)? {_CLOCK}{_MERIDIEM}(?!\d)",
+    ),
+    (Detector.TIMESTAMP, r"\b\d{8}T\d{6}Z?\b"),
+    (
+        Detector.TIMESTAMP,
+        rf"\b(?:time|now)\b(?: is|:| =)? {{0,4}}(?:about )?{_CLOCK}{_MERIDIEM}(?![\d:])",
+    ),
     (Detector.TIMESTAMP, r"(?<![\d:])\d{1,2}:\d{2}:\d{2}(?:[.,]\d{1,9})?(?![\d:])"),
-    (Detector.TIMESTAMP, r"(?<![\w.])1[5-9]\d{8}(?:\d{3}|\d{6}|\d{9})?(?![\w.]\w)\b"),
-    (Detector.DATE, r"(?<![\d/-])\d{4}([-/])\d{2}\1\d{2}(?![\d/-])|(?<![\d./])\d{1,2}([./])\d{1,2}\2\d{4}\b"),
-    (Detector.DATE, rf"\b(?:{_DAY})?(?:{_MONTH} {_ORDINAL},? \d{{4}}|{_ORDINAL} {_MONTH},? \d{{4}})\b"),
+    (Detector.TIMESTAMP, r"(?<![\w.])1[5-9]\d{8}(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?(?![\w.]\w)\b"),
+    (Detector.DATE, rf"(?<![\d./-]){_NUMERIC_DATE}(?![\d/-])"),
+    (Detector.DATE, rf"\b{_NAMED_DATE}\b"),
+    (Detector.DATE, r"\btoday(?:'s date)?(?: is|:)? (?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b"),
+    (Detector.COUNTER, r"\bturns? \d{1,9} of \d{1,9}\b"),
+    (
+        Detector.COUNTER,
+        r"\btokens (?:used|left|remaining)\s{0,4}[:=]\s{0,4}\d{1,12}\b"
+        r"|\b\d{1,12} tokens (?:used|left|remaining)\b",
+    ),
     (
         Detector.COUNTER,
         r"\b(?:turn|message|request|attempt|iteration|counter|count)s?"
@@ -54,8 +82,10 @@ _PATTERNS: Final = (
     ),
     (
         Detector.HASH,
-        r"\b(?=[a-f]{0,127}\d)[0-9a-f]{32,128}\b|\bcommit[ :]{1,2}(?=[a-f]{0,39}\d)[0-9a-f]{7,40}\b",
+        r"\b(?=[a-f]{0,127}\d)[0-9a-f]{32,128}\b"
+        r"|\b(?:commit|HEAD(?: is)?(?: at)?)[ :]{1,2}(?=[a-f]{0,39}\d)[0-9a-f]{7,40}\b",
     ),
+    (Detector.RANDOM_TOKEN, rf"\bnonce{_ASSIGNED}(?={_NAME}\d)[\w.:+/=-]{{4,128}}"),
 )
 _COMPILED: Final = tuple(
     (detector, re.compile(pattern, re.ASCII | re.IGNORECASE)) for detector, pattern in _PATTERNS
@@ -67,7 +97,7 @@ _RANDOM_TOKEN: Final = re.compile(
 )
 """Letters of both cases and digits, in one long word. Case tells here, so this one stands alone."""
 
-_CANDIDATE: Final = re.compile(r"[0-9]|directory|cwd|pwd|workdir", re.IGNORECASE)
+_CANDIDATE: Final = re.compile(r"[0-9]|directory|cwd|pwd|workdir|today", re.IGNORECASE)
 """What every line with a volatile span has; most lines have none of it."""
 
 _LABEL: Final = re.compile(r"\s{0,16}[A-Za-z][A-Za-z' _-]{0,31}[:=]\s{0,4}")
