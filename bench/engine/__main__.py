@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         (arguments.report / "logs").mkdir(parents=True, exist_ok=True)
         run = _run(arguments, progress)
-        asyncio.run(run_all(run))
+        if not arguments.report_only:
+            asyncio.run(run_all(run))
         _conclude(run, arguments)
         return 0
     except OutOfTime as error:
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="default: the small model of `sternpost model fetch`")
     parser.add_argument("--report", type=Path, default=ROOT / "engine-report", help="folder of the records")
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="scenarios; default: all")
+    parser.add_argument("--report-only", action="store_true", help="run nothing; report what is recorded")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS_MAX, help="stop after so long; the next run goes on"
     )
@@ -92,7 +94,8 @@ def _conclude(run: Run, arguments: argparse.Namespace) -> None:
         for workload, batches in workloads(run.records, scenario).items():
             rows += workload_rows(workload, batches)
             reasons[workload] = reasons_of(batches)
-    rows += memory_rows({name: run.records[memory_key(name)] for name in ENGINES})
+    if all(memory_key(name) in run.records for name in ENGINES):
+        rows += memory_rows({name: run.records[memory_key(name)] for name in ENGINES})
     judged = judge(rows)
     machine, date = describe_machine(ROOT), datetime.now(UTC)
     text = report(rows, judged, reasons, machine, date, run.model.name)
@@ -107,9 +110,11 @@ def _conclude(run: Run, arguments: argparse.Namespace) -> None:
 
 
 def workloads(records: RecordStore, scenario: Scenario) -> dict[str, list[BatchPair]]:
-    """Return a scenario's batches on both engines: those of several sessions under another name."""
+    """Return a scenario's batches that both engines have run; several sessions at once have another name."""
     found: dict[str, list[BatchPair]] = {}
     for batch in scenario.batches:
+        if any(batch_key(scenario, batch, name) not in records for name in ENGINES):
+            continue
         name = scenario.name if len(batch.sessions) == 1 else f"{scenario.name}_{AT_ONCE}"
         found.setdefault(name, []).append(_pair(records, scenario, batch))
     return found

@@ -146,6 +146,7 @@ async def test_a_run_out_of_time_stops_between_batches(tmp_path: Path) -> None:
         await run_all(make_run(tmp_path, engines, now=101.0))
 
     assert {PLAIN, PATCHED} == {name for name, _, _ in engines.chats}
+    assert {} == workloads(RecordStore(tmp_path / "records.jsonl", "f"), SCENARIO)
     assert 0 == len(RecordStore(tmp_path / "records.jsonl", "f"))
 
 
