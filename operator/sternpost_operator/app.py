@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -63,16 +64,26 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         world, watcher = await _make_world(settings, clock, metrics, stack)
         admission = Admission(world.store)
-        tasks = [asyncio.create_task(Reconciler(world, admission).run()) for _ in range(settings.workers)]
-        tasks += [
-            asyncio.create_task(loop) for loop in (watcher.run(), world.fleet.run(), _watch_rights(world))
-        ]
+        loops = [Reconciler(world, admission).run() for _ in range(settings.workers)]
+        loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
+        await run_beside(watch(watcher, settings.kubeconfig, settings.health_port, stop), loops)
+
+
+async def run_beside(main: Awaitable[None], loops: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """
+    Run loops that never end by themselves for as long as `main` runs.
+
+    Raises:
+        ExceptionGroup: a loop has failed, for a reason that nobody has foreseen. Everything ends with it: an
+            operator that only seems to work is worse than one that is started again.
+    """
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(loop) for loop in loops]
         try:
-            await watch(watcher, settings.kubeconfig, settings.health_port, stop)
+            await main
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _make_world(

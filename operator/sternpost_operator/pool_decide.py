@@ -41,6 +41,9 @@ CHANGING_SECONDS: Final = 5.0
 STEADY_SECONDS: Final = 60.0
 """Between two looks at a pool that is."""
 
+ADOPTED_SECONDS: Final = 30.0
+"""Between two looks at a pool whose pods are somebody else's: each look asks the server for them."""
+
 ENGINES_MAX: Final = 64
 REVISION_LABEL: Final = "controller-revision-hash"
 
@@ -194,10 +197,9 @@ def _adopt(
     status: Mapping[str, Any],
     now: float,
 ) -> Plan:
-    ready = _ready(seen, len(seen))
     conditions = [
         Condition(Kind.ACCEPTED, Truth.TRUE, "Valid"),
-        ready,
+        _ready(seen, len(seen)),
         Condition(Kind.PROGRESSING, Truth.FALSE, "Adopted", "the pods are run by somebody else"),
         _degraded(seen, None, 0, now),
     ]
@@ -209,7 +211,7 @@ def _adopt(
     return Plan(
         status=fit(written, "engines"),
         events=_events(conditions, status, _count(status.get("epoch"))),
-        again_seconds=STEADY_SECONDS if ready.truth is Truth.TRUE else CHANGING_SECONDS,
+        again_seconds=ADOPTED_SECONDS,
     )
 
 

@@ -13,7 +13,9 @@ from sternpost_operator.gateways import GatewayReport
 from sternpost_operator.plan import Event, EventType, Plan
 from sternpost_operator.status_size import fit
 
-CHANGING_SECONDS: Final = 2.0
+CHANGING_SECONDS: Final = 5.0
+"""Between two questions while a gateway does not obey; each begins with a request for the gateways' pods."""
+
 STEADY_SECONDS: Final = 60.0
 MISSING_MAX: Final = 32
 

@@ -1,5 +1,6 @@
 """Operators that die, that are two, or that lack a right, against a real API server."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,11 @@ from sternpost_running.kubernetes import Cluster
 from sternpost_running.operator_process import running_operator
 
 pytestmark = pytest.mark.kube
+
+HANG_SECONDS = 15.0
+"""Longer than any single request may take."""
+
+RECOVERY_SECONDS_MAX = 90.0
 
 
 def has_weight(weight: int) -> Callable[[Mapping[str, Any]], bool]:
@@ -85,3 +91,17 @@ def test_missing_right_is_named(resources: Resources, cluster: Cluster, kubelet:
 
     assert "the operator may not patch services" in message
     assert "the operator lacks the right to patch statefulsets.apps" in text
+
+
+def test_operator_outlives_a_server_that_hangs(
+    resources: Resources, cluster: Cluster, kubelet: FakeKubelet
+) -> None:
+    """Nothing answers for a while, over connections that stay: afterwards it takes up what is new."""
+    with running_operator(cluster, name="patient") as operator:
+        resources.pool(replicas=1)
+        resources.wait_for("EnginePool", "pool", is_ready, "the pool is ready")
+        with cluster.frozen():
+            time.sleep(HANG_SECONDS)
+        resources.policy()
+        resources.wait_for("CachePolicy", "policy", has_weight(1), "the canary starts", RECOVERY_SECONDS_MAX)
+        assert operator.process.poll() is None

@@ -1,6 +1,7 @@
 """The operator's flags, rights and handlers."""
 
 import argparse
+import asyncio
 from typing import Any
 
 import kopf
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.kube_api import FakeApi
 from sternpost_fakes.policies import SMALLEST
-from sternpost_operator.app import OperatorSettings
+from sternpost_operator.app import OperatorSettings, run_beside
 from sternpost_operator.command import COMMAND, GATEWAY_LABELS, read_settings
 from sternpost_operator.framework import WATCHED, make_registry, make_settings
 from sternpost_operator.metrics import OperatorMetrics
@@ -126,6 +127,37 @@ async def test_handlers_feed_the_watcher_and_leave_no_trace() -> None:
     assert [] == [*registry._changing.get_all_handlers(), *registry._spawning.get_all_handlers()]
     assert value == store.get(Key("CachePolicy", "x", "a"))
     assert isinstance(registry, kopf.OperatorRegistry)
+
+
+async def test_loops_end_with_the_main_thing() -> None:
+    """Whoever stops the operator stops all of it."""
+    ended: list[str] = []
+
+    async def loop() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("loop")
+
+    async def main() -> None:
+        await asyncio.sleep(0)
+        ended.append("main")
+
+    await run_beside(main(), [loop(), loop()])
+
+    assert ["main", "loop", "loop"] == ended
+
+
+async def test_loop_that_fails_ends_everything() -> None:
+    """Kubernetes starts an operator again that has ended, not one that only seems to work."""
+
+    async def fail() -> None:
+        raise KeyError("unforeseen")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_beside(asyncio.sleep(3600), [fail()])
+
+    assert isinstance(caught.value.exceptions[0], KeyError)
 
 
 def test_status_is_cut_from_the_front_of_its_lists() -> None:

@@ -48,6 +48,8 @@ class Cluster:
     minor: int
     api: httpx.Client = field(repr=False)
     """Speaks as the administrator."""
+    server: subprocess.Popen[bytes] = field(repr=False)
+    """The API server's process."""
 
     @property
     def has_cel(self) -> bool:
@@ -119,6 +121,16 @@ class Cluster:
             },
         )
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have the API server keep all its connections, and answer nothing, for the length of a block."""
+        self.server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.server.send_signal(signal.SIGCONT)
+            self.wait(lambda: _is_ready(self.api), "the API server is ready again")
+
     def wait(self, holds: Callable[[], object], what: str, seconds_max: float = READY_SECONDS_MAX) -> None:
         """Wait until something holds, which is asked for again and again."""
         wait_for(holds, what, seconds_max)
@@ -152,14 +164,16 @@ def running_cluster(binaries: Path, folder: Path) -> Iterator[Cluster]:
         stack.enter_context(_process(binaries / "etcd", _etcd_flags(folder, etcd, peer), folder))
         _write_credentials(folder, secure)
         minor = _minor(binaries)
-        stack.enter_context(_process(binaries / "kube-apiserver", _api_flags(folder, etcd, secure), folder))
+        server = stack.enter_context(
+            _process(binaries / "kube-apiserver", _api_flags(folder, etcd, secure), folder)
+        )
         url = f"https://127.0.0.1:{secure}"
         client = httpx.Client(base_url=url, headers=_bearer(ADMIN), verify=False, trust_env=False, timeout=30)
         stack.enter_context(client)
         wait_for(lambda: _is_ready(client), "the API server is ready")
         flags = _manager_flags(folder, manager, minor)
         stack.enter_context(_process(binaries / "kube-controller-manager", flags, folder))
-        yield Cluster(url, folder, minor, client)
+        yield Cluster(url, folder, minor, client, server)
 
 
 def free_ports(count: int) -> list[int]:
