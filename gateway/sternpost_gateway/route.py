@@ -24,12 +24,25 @@ BOUND_FACTOR: Final = 1.25
 BOUND_MARGIN: Final = 2
 """... and more than so many above it: at small numbers the factor alone would be crossed by chance."""
 
+REUSE_PER_REQUEST: Final = 256.0
+"""For so many tokens that an engine holds of the prompt it may have one more above the mean: another engine
+would have to compute them, which takes longer than to wait for a request that computes little."""
+
+RECENT_MARGIN: Final = 6
+"""Of the requests of the last seconds an engine may have so many above the mean: a burst is no trend."""
+
+
 REUSE_TOKENS_MIN: Final = 64
 REUSE_SHARE_MIN: Final = 0.02
 """Less reuse than this, in tokens and as a share of the prompt, is none: load then decides alone."""
 
 DECODE_TOKENS: Final = 64.0
 """A request in flight delays a prefill about as much as so many uncached tokens in front of it would."""
+
+WORK_WEIGHT: Final = 2.0
+"""What a token counts that is computed for the request itself, beside one that is computed anyway: it makes
+others wait, too. Without it, a burst behind one prefix would compute it on every engine, because that takes
+no longer than to wait for the first to compute it."""
 
 TIE_TOKENS: Final = 128.0
 """Costs that differ by the prefill of fewer tokens are equal: predictions are no better than one block."""
@@ -53,13 +66,15 @@ class Candidate:
     An engine that may get the request.
 
     `reuse_tokens` of the prompt it is predicted to hold; `uncached_tokens` are in flight on it;
-    `prefill_rate` is in tokens per second; `weight` is under 1 while the engine is starting slowly.
+    `recent` requests were sent there in the last seconds; `prefill_rate` is in tokens per second; `weight`
+    is under 1 while the engine is starting slowly.
     """
 
     engine: Engine
     in_flight: int
     reuse_tokens: float = 0.0
     uncached_tokens: float = 0.0
+    recent: float = 0.0
     prefill_rate: float = 1.0
     weight: float = 1.0
 
@@ -69,9 +84,14 @@ class Candidate:
         ahead = self.uncached_tokens + DECODE_TOKENS * (self.in_flight + 1)
         return ahead / self.prefill_rate / self.weight
 
+    @property
+    def demand(self) -> float:
+        """Return the load with that of the last seconds, whose conversations will go on; in seconds."""
+        return self.load + DECODE_TOKENS * self.recent / self.prefill_rate / self.weight
+
     def cost(self, prompt_tokens: float) -> float:
-        """Return the predicted time to first token and the load of decoding, in seconds."""
-        own = max(0.0, prompt_tokens - self.reuse_tokens)
+        """Return the predicted time to first token and the load of decoding, in seconds of the engine."""
+        own = WORK_WEIGHT * max(0.0, prompt_tokens - self.reuse_tokens)
         return self.load + own / self.prefill_rate / self.weight
 
 
@@ -147,8 +167,7 @@ class LeastCost:
         """Choose the engine of the least cost under the bound."""
         if demand.key is None:
             return self._least_loaded.choose(candidates, demand)
-        mean = sum(candidate.in_flight for candidate in candidates) / len(candidates)
-        allowed = [candidate for candidate in candidates if not is_over_bound(candidate.in_flight, mean)]
+        allowed = within_bounds(candidates)
         most = max(candidate.reuse_tokens for candidate in candidates)
         if most < max(REUSE_TOKENS_MIN, REUSE_SHARE_MIN * demand.prompt_tokens):
             return Choice(self._missed(allowed, demand.key).engine, Affinity.MISSED)
@@ -158,7 +177,7 @@ class LeastCost:
 
     def _missed(self, candidates: Sequence[Candidate], key: str) -> Candidate:
         by_rank = sorted(candidates, key=lambda candidate: -rendezvous_rank(key, candidate.engine.url))
-        return min(by_rank[:CHOICES], key=lambda candidate: candidate.load)
+        return min(by_rank[:CHOICES], key=lambda candidate: candidate.demand)
 
 
 def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:
@@ -173,14 +192,34 @@ def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:
     return max(equal, key=lambda candidate: rendezvous_rank(demand.key or "", candidate.engine.url))
 
 
-def is_over_bound(in_flight: int, mean: float) -> bool:
+def within_bounds(candidates: Sequence[Candidate]) -> list[Candidate]:
     """
-    Say whether an engine has too many requests in flight to get another for affinity's sake.
+    Return the candidates that may get a request for affinity's sake; never none.
 
-    With a mean of 2, 4 are allowed (4 > 2.5, but not 2 above) and 5 are not. With a mean of 20, 25 are
-    allowed (not over 25) and 26 are not.
+    Two bounds hold: one for the requests in flight, and one for those of the last seconds, which sees a load
+    that is uneven although each burst of it is over soon.
     """
-    return in_flight > BOUND_FACTOR * mean and in_flight > mean + BOUND_MARGIN
+    in_flight = sum(candidate.in_flight for candidate in candidates) / len(candidates)
+    recent = sum(candidate.recent for candidate in candidates) / len(candidates)
+    allowed = [
+        candidate
+        for candidate in candidates
+        if not is_over_bound(
+            candidate.in_flight, in_flight, BOUND_MARGIN + candidate.reuse_tokens / REUSE_PER_REQUEST
+        )
+        and not is_over_bound(candidate.recent, recent, RECENT_MARGIN)
+    ]
+    return allowed or list(candidates)
+
+
+def is_over_bound(load: float, mean: float, margin: float = BOUND_MARGIN) -> bool:
+    """
+    Say whether an engine has too many requests to get another for affinity's sake.
+
+    With a margin of 2 and a mean of 2, 4 are allowed (4 > 2.5, but not 2 above) and 5 are not. With a mean
+    of 20, 25 are allowed (not over 25) and 26 are not.
+    """
+    return load > BOUND_FACTOR * mean and load > mean + margin
 
 
 def require_candidates(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

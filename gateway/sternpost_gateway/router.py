@@ -19,6 +19,7 @@ from sternpost_gateway.estimates import Estimates, Sample
 from sternpost_gateway.fleet import Engine, Fleet, View
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, BlockHash, PromptBlocks, blocks_of
+from sternpost_gateway.recent import Recent
 from sternpost_gateway.route import Affinity, Candidate, Demand, Strategy, require_candidates
 from sternpost_gateway.slow_start import SlowStart
 from sternpost_gateway.tails import Tails, TailState
@@ -120,6 +121,7 @@ class Router:
         estimates: Estimates,
         ejections: Ejections,
         slow_start: SlowStart,
+        recent: Recent,
         strategies: Strategies,
     ) -> None:
         self._fleet = fleet
@@ -128,6 +130,7 @@ class Router:
         self._estimates = estimates
         self._ejections = ejections
         self._slow_start = slow_start
+        self._recent = recent
         self._strategies = strategies
 
     def views(self) -> tuple[View, ...]:
@@ -148,6 +151,11 @@ class Router:
         """
         views = eligible(self.views(), planned.policy, planned.identified.model)
         fresh = tuple(view for view in views if view.engine not in tried) or views
+        routed = self._choose(planned, fresh)
+        self._recent.add(routed.engine)
+        return routed
+
+    def _choose(self, planned: Planned, fresh: Sequence[View]) -> Routed:
         try:
             return self._by_score(planned, fresh)
         except Exception as error:  # noqa: BLE001
@@ -238,6 +246,7 @@ class Router:
             in_flight=view.in_flight,
             reuse_tokens=reuse + self._tail_tokens(planned, engine),
             uncached_tokens=view.uncached_tokens,
+            recent=self._recent.count(engine),
             prefill_rate=self._estimates.prefill_rate(engine),
             weight=weight,
         )

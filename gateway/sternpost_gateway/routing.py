@@ -15,6 +15,7 @@ from sternpost_gateway.ejection import Ejections
 from sternpost_gateway.estimates import Estimates
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.rebuild_budget import RebuildBudget
+from sternpost_gateway.recent import Recent
 from sternpost_gateway.route import LeastCost, LeastLoaded
 from sternpost_gateway.router import Router, Strategies
 from sternpost_gateway.slow_start import SlowStart
@@ -60,6 +61,7 @@ def make_routing(
     estimates = Estimates()
     ejections = Ejections(clock, chance)
     slow_start = SlowStart(clock)
+    recent = Recent(clock)
 
     def void(engine: Engine) -> None:
         tails.forget_engine(engine)
@@ -74,6 +76,7 @@ def make_routing(
     def on_gone(engine: Engine) -> None:
         void(engine)
         slow_start.forget(engine)
+        recent.forget(engine)
         gate.forget(engine)
 
     fleet = Fleet(engines, on_batch, on_ready=slow_start.began, on_gone=on_gone)
@@ -84,6 +87,7 @@ def make_routing(
         estimates=estimates,
         ejections=ejections,
         slow_start=slow_start,
+        recent=recent,
         strategies=strategies(chance),
     )
     return Routing(

@@ -23,6 +23,7 @@ from sternpost_gateway.route import (
     Strategy,
     is_over_bound,
     require_candidates,
+    within_bounds,
 )
 
 ENGINES = [Engine(f"http://engine-{number}") for number in range(4)]
@@ -137,12 +138,49 @@ def test_equal_costs_are_told_apart_by_the_key() -> None:
 
 def test_holder_over_the_bound_is_passed_over_for_this_request_alone() -> None:
     """A hot engine gets no more of what it holds, and another conversation keeps its own engine."""
-    hot = candidates(9, 0, 0, 0, reuse={0: 1500.0})
-    other = candidates(9, 0, 0, 0, reuse={2: 1500.0})
+    hot = candidates(15, 0, 0, 0, reuse={0: 1500.0})
+    other = candidates(15, 0, 0, 0, reuse={2: 1500.0})
     choices = [least_cost().choose(offered, CHAT) for offered in (hot, other)]
 
     assert ENGINES[0] != choices[0].engine and Affinity.SPILLED is choices[0].affinity
     assert (ENGINES[2], Affinity.HELD) == (choices[1].engine, choices[1].affinity)
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "reuse", "expected"),
+    [
+        pytest.param(2, 0.0, True, id="two-above-the-mean"),
+        pytest.param(3, 0.0, False, id="three-above-the-mean"),
+        pytest.param(9, 2048.0, True, id="many-above-that-would-be-cold-elsewhere"),
+        pytest.param(14, 2048.0, False, id="more-than-their-reuse-is-worth"),
+    ],
+)
+def test_margin_grows_with_what_another_engine_would_compute(
+    in_flight: int, reuse: float, expected: bool
+) -> None:
+    """To wait for a few requests that compute little beats computing a long prefix again."""
+    offered = candidates(in_flight, 0, 0, 0, reuse={0: reuse})
+
+    assert expected is (offered[0] in within_bounds(offered))
+
+
+def test_engine_that_was_sent_too_much_lately_is_passed_over() -> None:
+    """Bursts that are over soon add up: what is in flight at the moment does not show them."""
+    offered = [
+        Candidate(engine, 0, 1500.0 if engine == ENGINES[0] else 0.0, recent=recent, prefill_rate=RATE)
+        for engine, recent in zip(ENGINES, (40.0, 20.0, 20.0, 20.0), strict=True)
+    ]
+    choice = least_cost().choose(offered, CHAT)
+
+    assert choice.engine != ENGINES[0] and Affinity.SPILLED is choice.affinity
+
+
+def test_burst_waits_for_a_prefix_that_is_being_computed() -> None:
+    """To compute it on another engine, too, would take no longer, and cost twice as much."""
+    computing = Candidate(ENGINES[0], 3, 1900.0, uncached_tokens=2000.0, prefill_rate=RATE)
+    idle = Candidate(ENGINES[1], 0, 0.0, prefill_rate=RATE)
+
+    assert ENGINES[0] == least_cost().choose([computing, idle], CHAT).engine
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,8 @@ def test_engine_that_was_tried_is_avoided(tried: int) -> None:
 def test_engine_that_keeps_failing_is_ejected() -> None:
     """Failures in a row take an engine out; what it was expected to hold is withdrawn."""
     tested = pool()
-    failing = tested.send(chat("Where?")).engine
-    outcomes = []
-    for _ in range(FAILURES_MAX):
-        routed = tested.send(chat("Where?"))
-        outcomes.append(routed.engine == failing and tested.routing.router.failed(routed))
+    failing = tested.answer(chat("Where?")).engine
+    outcomes = [tested.routing.router.failed(tested.send(chat("Where?"))) for _ in range(FAILURES_MAX)]
     later = tested.send(chat("Where?"))
 
     assert [False] * (FAILURES_MAX - 1) + [True] == outcomes
