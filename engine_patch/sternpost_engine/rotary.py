@@ -9,13 +9,26 @@ scaled variants (linear, llama3, YaRN) need no code of their own here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 import torch
 
 POSITIONS_UNTURNED: Final = 2**31
 """How many positions a rotation that turns nothing knows: more than any model has."""
+
+
+class RotaryKernel(Protocol):
+    """A kernel that turns keys in place."""
+
+    def __call__(
+        self, positions: torch.Tensor, keys: torch.Tensor, head_dim: int, table: torch.Tensor, neox: bool
+    ) -> None:
+        """
+        Turn `keys`, [tokens, heads * head_dim], each token to its position, int64.
+
+        `table` holds cosines and sines, [positions, rotary_dim]; all are float32 but the positions.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,12 +38,19 @@ class Rotation:
 
     `cos` and `sin` have the shape [positions, rotary_dim / 2], float32. `neox` says that a head's two halves
     are paired (Llama); otherwise neighbours are paired (GPT-J). Dimensions past `rotary_dim` stay as
-    they are.
+    they are. With a `kernel` keys are turned by it, from `table`, which holds the cosines and the sines of
+    each position side by side.
     """
 
     cos: torch.Tensor
     sin: torch.Tensor
     neox: bool
+    kernel: RotaryKernel | None = None
+    table: torch.Tensor | None = None
+
+    def with_kernel(self, kernel: RotaryKernel) -> Rotation:
+        """Return the same rotation, carried out by `kernel`."""
+        return replace(self, kernel=kernel, table=torch.cat((self.cos, self.sin), dim=-1))
 
     @property
     def rotary_dim(self) -> int:
@@ -54,9 +74,12 @@ class Rotation:
         """Take back the rotation of `keys` that stand from `position` on; shapes as in `rotate`."""
         self.turn(position, keys.shape[0], keys.shape[1], inverse=True).apply(keys, out)
 
-    def turn(self, position: int, tokens: int, heads: int, *, inverse: bool = False) -> Turn:
+    def turn(self, position: int, tokens: int, heads: int, *, inverse: bool = False) -> Turn | KernelTurn:
         """Return the turn of so many tokens from `position` on, for use with the keys of every layer."""
         assert position + tokens <= self.positions, "positions are inside the model's length"
+        if self.kernel is not None and self.table is not None and not inverse:
+            positions = torch.arange(position, position + tokens, device=self.cos.device)
+            return KernelTurn(self.kernel, positions, self.table, self.neox)
         cos = self.cos[position : position + tokens].unsqueeze(1)
         sin = self.sin[position : position + tokens].unsqueeze(1)
         sin = -sin if inverse else sin
@@ -64,6 +87,21 @@ class Rotation:
             cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         # Repeated for each head, because a CPU multiplies contiguous memory twice as fast as broadcast rows.
         return Turn(cos.repeat(1, heads, 1), sin.repeat(1, heads, 1), self.neox)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTurn:
+    """The turn of a run of tokens by a kernel, which reads each key once and needs no angles per head."""
+
+    kernel: RotaryKernel
+    positions: torch.Tensor
+    table: torch.Tensor
+    neox: bool
+
+    def apply(self, keys: torch.Tensor, out: torch.Tensor) -> None:
+        """Turn `keys` into `out`; both [tokens, heads, head_dim], float32, without shared memory."""
+        out.copy_(keys)
+        self.kernel(self.positions, out.view(out.shape[0], -1), out.shape[-1], self.table, self.neox)
 
 
 @dataclass(frozen=True, slots=True)

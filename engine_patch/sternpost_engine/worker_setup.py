@@ -12,19 +12,23 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
+from vllm import _custom_ops as custom_ops
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata
 
 from sternpost_engine.memory import free_bytes, is_host
 from sternpost_engine.positions import model_of
-from sternpost_engine.rotary import Rotation, no_rotation, rotation_of
+from sternpost_engine.rotary import RotaryKernel, Rotation, no_rotation, rotation_of
 from sternpost_engine.rotary_check import moves_like
 from sternpost_engine.rotary_layers import UnknownRotaryError, live_modules, rotaries_of
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
+
+_FOREIGN: Final = (AttributeError, TypeError, RuntimeError, ValueError)
+"""What a rotary module of vLLM or of a model's author raises when it has a form that is not known here."""
 
 
 @dataclass
@@ -119,21 +123,43 @@ def _rotations(
     made: dict[int, Rotation] = {}
     for name, rotary in rotaries.items():
         if rotary is not None and id(rotary) not in made:
-            made[id(rotary)] = _checked_rotation(rotary, shapes[name], device)
+            made[id(rotary)] = checked_rotation(rotary, shapes[name], device, fused_rotation)
     return {name: unturned if rotary is None else made[id(rotary)] for name, rotary in rotaries.items()}
 
 
-def _checked_rotation(rotary: Any, shape: LayerShape, device: torch.device) -> Rotation:
+def checked_rotation(rotary: Any, shape: LayerShape, device: torch.device, kernel: RotaryKernel) -> Rotation:
+    """
+    Return the rotation of vLLM's rotary module, carried out by `kernel` where that does it right.
+
+    Raises:
+        UnsupportedModelError: when moved keys differ from those that the module computes.
+    """
     kind = type(rotary).__name__
     try:
         rotation = rotation_of(rotary, device)
-        right = moves_like(rotary, rotation, heads=shape.kv_heads, head_dim=shape.head_dim, dtype=shape.dtype)
-    except (AttributeError, TypeError, RuntimeError, ValueError) as error:
-        # The module is vLLM's or a model author's, and has another form than those that are known here.
+        right = _moves_right(rotary, rotation, shape)
+    except _FOREIGN as error:
         raise UnsupportedModelError(f"rotary module {kind}: {type(error).__name__}") from error
     if not right:
         raise UnsupportedModelError(f"rotary module {kind}: moved keys differ from computed ones")
-    return rotation
+    fast = rotation.with_kernel(kernel)
+    try:
+        return fast if _moves_right(rotary, fast, shape) else rotation
+    except _FOREIGN:
+        # vLLM's kernel is not there for every device and every size of a head; torch's operators are.
+        return rotation
+
+
+def _moves_right(rotary: Any, rotation: Rotation, shape: LayerShape) -> bool:
+    heads, head_dim = shape.kv_heads, shape.head_dim
+    return moves_like(rotary, rotation, heads=heads, head_dim=head_dim, dtype=shape.dtype)
+
+
+def fused_rotation(
+    positions: torch.Tensor, keys: torch.Tensor, head_dim: int, table: torch.Tensor, neox: bool
+) -> None:
+    """Turn keys in place by vLLM's own kernel, which it turns queries with."""
+    custom_ops.rotary_embedding(positions, keys, None, head_dim, table, neox)
 
 
 def _known_rotaries() -> list[Any]:
