@@ -41,6 +41,7 @@ def check_support(vllm_config: Any, vllm_version: str, *, v2_model_runner: bool 
     refusals = (
         _refuse_version(vllm_version),
         _refuse_scheduler(vllm_config.scheduler_config),
+        _refuse_whole_prompts(vllm_config.scheduler_config),
         _refuse_parallel(vllm_config.parallel_config),
         _refuse_model(vllm_config.model_config),
         _refuse_cache(vllm_config.cache_config),
@@ -67,6 +68,12 @@ def _refuse_version(version: str) -> str | None:
 
 def _refuse_scheduler(config: Any) -> str | None:
     return None if config.scheduler_cls == SCHEDULER else f"--scheduler-cls is not {SCHEDULER}"
+
+
+def _refuse_whole_prompts(config: Any) -> str | None:
+    if config.enable_chunked_prefill:
+        return None
+    return "--no-enable-chunked-prefill: steps are shared with rows that ride along"
 
 
 def _refuse_parallel(config: Any) -> str | None:

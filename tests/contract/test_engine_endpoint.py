@@ -31,7 +31,7 @@ def engine(
         if connector is None
         else SimpleNamespace(kv_connector=connector, kv_connector_extra_config=extra),
         instance_id="e1",
-        scheduler_config=SimpleNamespace(scheduler_cls=scheduler),
+        scheduler_config=SimpleNamespace(scheduler_cls=scheduler, enable_chunked_prefill=True),
         parallel_config=SimpleNamespace(pipeline_parallel_size=1),
         model_config=SimpleNamespace(
             use_mla=False, is_encoder_decoder=False, uses_mrope=False, runner_type="generate"

@@ -11,7 +11,7 @@ from sternpost_engine.support import SCHEDULER, Support, check_groups, check_sup
 def engine(**changes: Any) -> SimpleNamespace:
     """Return the configuration of a supported engine, with changes as `part__field` or `field`."""
     config = SimpleNamespace(
-        scheduler_config=SimpleNamespace(scheduler_cls=SCHEDULER),
+        scheduler_config=SimpleNamespace(scheduler_cls=SCHEDULER, enable_chunked_prefill=True),
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=1,
             tensor_parallel_size=2,
@@ -60,6 +60,11 @@ def test_plain_cache_types_are_supported(dtype: str) -> None:
     [
         ("scheduler_config__scheduler_cls", "vllm.Other", f"--scheduler-cls is not {SCHEDULER}"),
         ("scheduler_config__scheduler_cls", None, f"--scheduler-cls is not {SCHEDULER}"),
+        (
+            "scheduler_config__enable_chunked_prefill",
+            False,
+            "--no-enable-chunked-prefill: steps are shared with rows that ride along",
+        ),
         ("parallel_config__pipeline_parallel_size", 2, "--pipeline-parallel-size 2; supported: 1"),
         (
             "parallel_config__decode_context_parallel_size",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sternpost_engine.calibration import AS_BUILT, SCAFFOLD, Mix
@@ -48,8 +49,13 @@ class LittleEngine:
         *,
         angles: Sequence[FakeRotary] = (MODEL,),
         model: Sequence[FakeRotary] = (MODEL,),
+        root: nn.Module | None = None,
     ) -> None:
-        """`angles` are what the worker believes, layer by layer in turn, and `model` what the model does."""
+        """
+        `angles` are what the worker believes, layer by layer in turn, and `model` what the model does.
+
+        `root` is the model as a module, where the worker knows it.
+        """
         self.shape = LayerShape(kv_heads=2, head_dim=8, value_dim=8, dtype=dtype)
         self.layers = fake_layers(LAYERS, SLOTS, self.shape, [_rotation(each) for each in angles])
         self.model = model
@@ -59,6 +65,7 @@ class LittleEngine:
             CPU,
             itertools.count(0.0, 0.25).__next__,
             logging.getLogger("test"),
+            root,
         )
         generator = torch.Generator().manual_seed(1)
         self.keys = torch.randn((LAYERS, 100, 2, 8), generator=generator)
@@ -72,14 +79,20 @@ class LittleEngine:
             .to(self.shape.dtype)
         )
 
-    def forward(self, rows: Sequence[tuple[Sequence[int], Sequence[int], int]], padding: int = 0) -> None:
-        """Compute a batch of rows: tokens, the request's blocks, and the first token's position."""
+    def forward(
+        self, rows: Sequence[tuple[Sequence[int], Sequence[int], int]], padding: int = 0, shift: int = 0
+    ) -> None:
+        """
+        Compute a batch of rows: tokens, the request's blocks, and the first token's position.
+
+        For the model all stand `shift` positions further on.
+        """
         slots = torch.tensor(
             [slot for tokens, blocks, first in rows for slot in slots_of(blocks, first, len(tokens))]
             + [-1] * padding
         )
         for number, layer in enumerate(self.layers):
-            keys = [self.model_keys(number, tokens, first) for tokens, _, first in rows]
+            keys = [self.model_keys(number, tokens, first + shift) for tokens, _, first in rows]
             values = [self.values[number][list(tokens)] for tokens, _, _ in rows]
             batch = torch.cat((*keys, torch.full((padding, 2, 8), 0.0, dtype=self.shape.dtype)))
             layer.module.impl.do_kv_cache_update(
