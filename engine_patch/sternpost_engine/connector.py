@@ -94,7 +94,7 @@ class SternpostConnector(KVConnectorBase_V1):
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external_tokens: int) -> None:
         """The request was admitted; plan its splice."""
-        self._scheduler().admit(request)
+        self._scheduler().admit(request, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> StepMetadata:
         """Hand the step's operations to the workers."""
@@ -296,9 +296,11 @@ class SchedulerSide:
         self._match_seconds.append(time.perf_counter() - began)
         return tokens
 
-    def admit(self, request: Request) -> None:
-        """Plan the splice of an admitted read."""
-        self.take(request, self.planner.admit(request.request_id))
+    def admit(self, request: Request, loaded: int) -> None:
+        """Plan the splice of an admitted read of which vLLM counts so many tokens as loaded."""
+        self.take(request, self.planner.admit(request.request_id, loaded))
+        if not self.planner.in_space(request.request_id):
+            self.hashes.leave(request)
 
     def resume(self, request: Request, room: Room) -> Splice | None:
         """Plan the splice of a read that runs in chunks, when what is left of its middle fits."""

@@ -195,10 +195,14 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return self._reads.match(track, hit, room) if track is not None else 0
 
-    def admit(self, request_id: str) -> Admission | None:
-        """The request was admitted with the tokens that `match` named: plan its splice into this step."""
+    def admit(self, request_id: str, loaded: int) -> Admission | None:
+        """
+        The request was admitted: plan its splice into this step.
+
+        `loaded` is what `match` said, or 0 where vLLM would not have it.
+        """
         track = self._tracks.get(request_id)
-        return self._planned(self._reads.admit(track, request_id)) if track is not None else None
+        return self._planned(self._reads.admit(track, request_id, loaded)) if track is not None else None
 
     def resume(self, request_id: str, computed: int, room: Room) -> Admission | None:
         """Plan the splice of a running request that has computed so many tokens in chunks, if it fits."""

@@ -124,8 +124,11 @@ class TailReads:
 
     # -- the admission ----------------------------------------------------------------------------------
 
-    def admit(self, track: Track, request_id: str) -> Admission | None:
+    def admit(self, track: Track, request_id: str, loaded: int) -> Admission | None:
         """Take an admitted read's course; None when nothing but vLLM's own counts is to be told."""
+        if track.course is Course.SPLICE and loaded == 0:
+            # vLLM takes nothing from anywhere for a request that is told not to read the prefix store.
+            track.give_up(Reason.OFF)
         if track.course not in (Course.SPLICE, Course.COVERED):
             return None
         approximate = self._approximate(track)

@@ -135,7 +135,7 @@ def test_admitted_splice_takes_its_room(connector: ModuleType) -> None:
 
     assert 24 == side.match(request, 8)
     assert [] == side.scheduler.taken
-    side.admit(request)
+    side.admit(request, 1)
 
     assert list(side.planner.take_splices()) == side.scheduler.taken
     assert [(8, 18, 10)] == [
@@ -225,7 +225,7 @@ def test_approximate_tokens_are_counted_for_the_suffix_store(
     side.open_space(request, 8, BLOCK_SIZE)
 
     side.match(request, hit)
-    side.admit(request)
+    side.admit(request, 1)
 
     assert counts == request.prefill_stats.counts
 
@@ -237,7 +237,7 @@ def test_preempted_read_is_counted_by_its_next_admission(connector: ModuleType) 
     request = request_of(read_facts("read"))
     side.add(request)
     side.match(request, 8)
-    side.admit(request)
+    side.admit(request, 1)
     side.step_done(side.planner.take_splices())
     side.planner.reset()
     request.num_preemptions = 1

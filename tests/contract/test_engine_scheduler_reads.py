@@ -94,7 +94,7 @@ def chunking_scheduler(computed: int, **state: Any) -> tuple[Any, Any]:
     planner = planner_of()
     planner.add(read_facts("read", middle=MIDDLE))
     assert 0 == planner.match("read", 0, Room(11, 8, 11, 8))
-    assert None is planner.admit("read")
+    assert None is planner.admit("read", 1)
     request = running_request("read", 28, computed)
     return make_scheduler(planner, running=[request], requests={"read": request}, **state), request
 

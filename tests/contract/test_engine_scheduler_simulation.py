@@ -51,6 +51,7 @@ def test_simulation_meets_every_turn_of_a_read(tmp_path: Path) -> None:
         "preemptions",
         "failed copies",
         "covered",
+        "reads apart",
         "splices of long middles",
     }
     assert set() == expected - {name for name, times in met.items() if times}

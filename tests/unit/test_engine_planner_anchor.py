@@ -181,7 +181,7 @@ def test_read_that_finds_its_blocks_is_shifted_all_the_same() -> None:
     planner.add(anchored_read("read"))
     planner.open_space("read", 8)
     assert 0 == planner.match("read", 32, WIDE)
-    planner.admit("read")
+    planner.admit("read", 1)
 
     assert (shifted(32, 2),) == tuple(planner.close_step([("read", 32, 2)], block_table).shifts)
 

@@ -230,6 +230,21 @@ def test_failed_copy_makes_all_tokens_exact() -> None:
     assert 0 == references(planner)
 
 
+def test_read_whose_tokens_vllm_would_not_have_is_exact() -> None:
+    """A request may be told not to read the prefix store: then nothing is copied to it, either."""
+    planner = make_planner()
+    build(planner, build_facts("build"))
+    planner.add(read_facts("read"))
+    assert planner.match("read", 0, WIDE)
+
+    assert None is planner.admit("read", 0)
+
+    assert () == planner.take_splices()
+    assert Reason.OFF is planner.reason("read")
+    assert None is planner.register_max("read")
+    assert 0 == references(planner)
+
+
 @pytest.mark.parametrize(
     "facts",
     [

@@ -242,7 +242,7 @@ class Simulation:
             if loaded:
                 self.take_room(admitted(self.planner, request_id), own_rows=1)
             else:
-                self.count_covered(self.planner.admit(request_id))
+                self.count_covered(self.planner.admit(request_id, loaded))
             request.computed = 0 if request.whole else hit + loaded
             self.waiting.remove(request)
             self.running[request_id] = request

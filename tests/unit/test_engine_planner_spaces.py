@@ -152,7 +152,7 @@ def test_blocks_are_registered_when_their_copy_has_succeeded() -> None:
     planner = planner_with_tail()
     space_of(planner, read_facts("read"))
     planner.match("read", 8, WIDE)
-    planner.admit("read")
+    planner.admit("read", 1)
     before = planner.register_max("read")
 
     planner.copied("read")
@@ -166,7 +166,7 @@ def test_without_a_whole_block_nothing_approximate_is_registered() -> None:
     space_of(planner, read_facts("read"))
     planner.close_space("read")
     planner.match("read", 8, WIDE)
-    planner.admit("read")
+    planner.admit("read", 1)
 
     planner.copied("read")
 
@@ -178,7 +178,7 @@ def test_failed_copy_ends_the_namespace() -> None:
     planner = planner_with_tail()
     space_of(planner, read_facts("read"))
     planner.match("read", 8, WIDE)
-    planner.admit("read")
+    planner.admit("read", 1)
 
     planner.copy_failed("read")
 
@@ -196,7 +196,7 @@ def test_read_whose_blocks_are_all_there_copies_nothing() -> None:
 
     assert 0 == planner.match("read", 32, WIDE)
     assert None is planner.register_max("read")
-    assert Admission(prefix_tokens=TAIL_START, suffix_tokens=32 - TAIL_START) == planner.admit("read")
+    assert Admission(prefix_tokens=TAIL_START, suffix_tokens=32 - TAIL_START) == planner.admit("read", 1)
     assert () == planner.take_splices()
     assert Reason.HIT is planner.reason("read")
     assert {Found.LIVE: 1} == planner.lookups
@@ -210,7 +210,7 @@ def test_read_that_lacks_its_last_blocks_has_them_copied_again() -> None:
     space_of(planner, read_facts("read"))
 
     assert 32 - 24 == planner.match("read", 24, WIDE)
-    admission = planner.admit("read")
+    admission = planner.admit("read", 1)
     assert admission is not None and admission.splice is not None
     splice = admission.splice
 
@@ -232,7 +232,7 @@ def test_read_without_room_goes_on_behind_its_approximate_blocks() -> None:
     space_of(planner, read_facts("read"))
 
     assert 0 == planner.match("read", 24, Room(99, 1, 99, 1))
-    assert Admission(prefix_tokens=TAIL_START, suffix_tokens=6) == planner.admit("read")
+    assert Admission(prefix_tokens=TAIL_START, suffix_tokens=6) == planner.admit("read", 1)
     assert planner.in_space("read")
 
 
@@ -245,7 +245,7 @@ def test_preempted_read_that_finds_its_blocks_goes_on() -> None:
     planner.open_space("read", 0)
 
     assert 0 == planner.match("read", 32, WIDE)
-    assert planner.admit("read") is not None
+    assert planner.admit("read", 1) is not None
 
 
 def test_read_that_is_admitted_later_may_be_spliced_after_all() -> None:

@@ -100,13 +100,23 @@ def request_maker() -> Callable[..., Any]:
     kind = import_object("vllm.v1.request:Request")
 
     def make(
-        request_id: str, prompt: list[int], *, transfer: Any, salt: str, answer_tokens: int, priority: int = 0
+        request_id: str,
+        prompt: list[int],
+        *,
+        transfer: Any,
+        salt: str,
+        answer_tokens: int,
+        priority: int,
+        apart: bool,
     ) -> Any:
         return kind(
             request_id=request_id,
             prompt_token_ids=list(prompt),
             sampling_params=sampling(
-                max_tokens=answer_tokens, ignore_eos=True, extra_args={"kv_transfer_params": transfer}
+                max_tokens=answer_tokens,
+                ignore_eos=True,
+                skip_reading_prefix_cache=apart or None,
+                extra_args={"kv_transfer_params": transfer},
             ),
             pooling_params=None,
             cache_salt=salt,

@@ -33,13 +33,14 @@ SETTINGS: Final[tuple[dict[str, Any], ...]] = ({"last": 4}, {"last": 4}, {"last"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as it was sent."""
+    """A request as it was sent; one that is `apart` does not read the prefix store."""
 
     prompt: tuple[int, ...]
     salt: str
     hint: Hint
     answer_tokens: int
     priority: int = 0
+    apart: bool = False
 
 
 @dataclass(slots=True)
@@ -162,6 +163,7 @@ class Simulation:
                 salt=asked.salt,
                 answer_tokens=asked.answer_tokens,
                 priority=asked.priority,
+                apart=asked.apart,
             )
         )
         return request_id
@@ -179,6 +181,7 @@ class Simulation:
             answer_tokens=self.random.choice((1, 1, 3, 12)),
             salt=salt,
             priority=priority,
+            apart=self.chance(0.1),
             op=operation,
             epoch=epoch,
             **self.random.choice(SETTINGS),
@@ -236,6 +239,7 @@ class Simulation:
         loaded = {load.request_id for load in operations.loads}
         for new in adopted:
             reason = self.side.planner.reason(new.req_id)
+            self.met["reads apart"] += self.asked[new.req_id].apart
             self.met["covered"] += reason is Reason.HIT and new.req_id not in loaded
 
 
@@ -252,13 +256,14 @@ def read_of(
     answer_tokens: int,
     salt: str = "a",
     priority: int = 0,
+    apart: bool = False,
     **hint: Any,
 ) -> Asked:
     """Return a request with a middle of so many tokens, which are the same for all of that length."""
     middle = range(8000 + middle_tokens, 8000 + 2 * middle_tokens)
     values = {"op": Operation.READ, "last": 4, **hint}
     read = Hint(prefix_tokens=len(SCAFFOLD), tail_tokens=len(tail), **values)
-    return Asked((*SCAFFOLD, *middle, *tail), salt, read, answer_tokens, priority)
+    return Asked((*SCAFFOLD, *middle, *tail), salt, read, answer_tokens, priority, apart)
 
 
 def simulate(folder: Path, seed: int, depth: int, policy: str = "fcfs") -> Simulation:

@@ -144,7 +144,7 @@ def build(planner: TailPlanner, facts: Facts) -> int:
 
 def admitted(planner: TailPlanner, request_id: str) -> Splice:
     """Admit a read that was matched into the step, and return its splice."""
-    admission = planner.admit(request_id)
+    admission = planner.admit(request_id, 1)
     assert admission is not None and admission.splice is not None, "a matched read is spliced"
     return admission.splice
 
