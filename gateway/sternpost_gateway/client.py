@@ -42,6 +42,8 @@ class Client:
         self.path: str = scope["path"]
         self.target = _target(scope)
         self.started = False
+        self.only_pinged = False
+        """Whether nothing but comments has gone out so far."""
         self.finished = False
         self._receive = receive
         self._send = send

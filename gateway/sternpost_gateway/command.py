@@ -111,6 +111,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             DEFAULT_TIMEOUTS,
             first_byte_seconds=arguments.first_byte_seconds,
             headers_seconds=arguments.headers_seconds,
+            ping_seconds=arguments.ping_seconds,
             idle_seconds=arguments.idle_seconds,
             drain_delay_seconds=arguments.drain_delay_seconds,
             drain_seconds=arguments.drain_seconds,
@@ -289,6 +290,13 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             seconds,
             timeouts.headers_seconds,
             "longest wait for a request's headers",
+        ),
+        NumberFlag(
+            "--ping-seconds",
+            "SECONDS",
+            seconds,
+            timeouts.ping_seconds,
+            "between two comments in a stream that has not begun; 0: none",
         ),
         NumberFlag(
             "--idle-seconds", "SECONDS", seconds, timeouts.idle_seconds, "longest silence within an answer"

@@ -40,6 +40,7 @@ from sternpost_gateway.errors import (
     UpstreamCut,
     UpstreamError,
     answer_of,
+    error_object,
 )
 from sternpost_gateway.findings import Findings
 from sternpost_gateway.fleet import Engine, Fleet, Flight
@@ -49,6 +50,7 @@ from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.observe import Observer
+from sternpost_gateway.pings import pinging
 from sternpost_gateway.plan import Planned, depends_on_template, plan
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
@@ -58,6 +60,7 @@ from sternpost_gateway.rendering import Fixed
 from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
+from sternpost_gateway.sse import error_event
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamResponse
@@ -191,7 +194,10 @@ class Pipeline:
     async def _send_and_relay(self, client: Client, planned: Planned) -> None:
         parts = self._parts
         with ExitStack() as stack:
-            sent = await self._reach(client, planned, stack)
+            request_id = planned.identified.received.request_id
+            ping_seconds = parts.settings.timeouts.ping_seconds if wants_stream(planned) else 0.0
+            async with pinging(client, request_id, ping_seconds):
+                sent = await self._reach(client, planned, stack)
             # After the end this keeps the connection; before it, it tells the engine that nobody waits.
             stack.callback(sent.response.close)
             response = acceptable(sent.response, planned.identified.received.headers)
@@ -371,9 +377,11 @@ class Pipeline:
         """Answer with an error, if there is still something to be answered."""
         if isinstance(error, Overloaded):
             self._parts.metrics.sheds.inc()
-        if client.started:
-            return
         try:
+            if client.started:
+                if client.only_pinged:
+                    await client.write(error_event(error_object(error)))
+                return
             await client.answer(answer_of(error), request_id)
         except ClientGone:
             logger.info("request %s: the client left before its answer", request_id)

@@ -23,6 +23,9 @@ from sternpost_gateway.upstream import UpstreamResponse
 EVENT_STREAM: Final = b"text/event-stream"
 OK: Final = 200
 
+REFUSAL_BYTES_MAX: Final = 65536
+"""Of an engine's refusal that is told within a stream."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayed:
@@ -66,7 +69,14 @@ class Relay:
         meter = self._meter(composed.metering, response.status, headers, is_stream=is_stream)
         if isinstance(meter, StreamFilter):
             headers = [item for item in headers if item[0] != b"content-length"]
-        await self._client.start(response.status, [*headers, *extra_headers])
+        if not self._client.started:
+            await self._client.start(response.status, [*headers, *extra_headers])
+        elif response.status != OK or not is_stream:
+            # Pings have gone out with status 200: what the engine says instead can only be told within the
+            # stream, which must not look as if it had ended well.
+            await self._client.write(error_event(await self._whole(response)))
+            return Relayed(status=response.status, is_stream=False)
+        self._client.only_pinged = False
         cut = False
         try:
             await self._body(response, meter, _length(headers))
@@ -82,6 +92,13 @@ class Relay:
             usage=meter.usage,
             cut=cut,
         )
+
+    async def _whole(self, response: UpstreamResponse) -> bytes:
+        """Return what an engine says in the place of a stream, on one line."""
+        body = b""
+        while len(body) <= REFUSAL_BYTES_MAX and (chunk := await response.read()):
+            body += chunk
+        return b" ".join(body[:REFUSAL_BYTES_MAX].split(b"\n")).replace(b"\r", b" ")
 
     async def _body(self, response: UpstreamResponse, meter: Meter, length: int | None) -> None:
         relayed = 0

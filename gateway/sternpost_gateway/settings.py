@@ -34,6 +34,9 @@ class Timeouts:
     first_byte_seconds: float = 120.0
     """Until an answer begins. A long prompt on a busy engine takes tens of seconds."""
 
+    ping_seconds: float = 0.0
+    """Between two comments in a stream that has not begun; 0: none, and a refusal keeps its status."""
+
     idle_seconds: float = 300.0
     """Between two pieces of an answer. There is no total limit: a stream may run for hours."""
 

@@ -125,6 +125,58 @@ async def test_035_parallel_tool_calls_arrive_whole(tmp_path: Path) -> None:
     ]
 
 
+def pinging(given: Settings) -> Settings:
+    """Return settings with a comment every tenth of a second."""
+    return replace(given, timeouts=replace(given.timeouts, ping_seconds=0.1))
+
+
+STREAMED = b'{"model":"demo-model","messages":[{"role":"user","content":"long prefill"}],"stream":true}'
+
+
+async def test_036_silence_stays_silence_unless_pings_are_asked_for(tmp_path: Path) -> None:
+    """Without pings the first byte is the engine's."""
+    engine = FakeEngine(first_delay_seconds=0.45)
+    async with running_engine(engine):
+        async with running_gateway(tmp_path, [engine.url]) as plain:
+            silent = (await answer(plain, STREAMED)).content
+        async with running_gateway(tmp_path, [engine.url], settings=pinging) as gateway:
+            pinged = (await answer(gateway, STREAMED)).content
+
+    assert silent.startswith(b"data: ")
+    assert 3 <= pinged.count(b": ping\n\n") <= 5
+    assert silent == pinged.replace(b": ping\n\n", b"")
+
+
+async def test_036_refusal_after_pings_is_told_within_the_stream(tmp_path: Path) -> None:
+    """One error event, and no end; without pings it is a plain 503."""
+    engine = FakeEngine()
+    refusal = Reply(status=503, pieces=(b'{"error": {"message":\n "later"}}',), first_delay_seconds=0.3)
+    async with running_engine(engine):
+        engine.faults.reply = refusal
+        async with running_gateway(tmp_path, [engine.url]) as plain:
+            refused = await answer(plain, STREAMED)
+        async with running_gateway(tmp_path, [engine.url], settings=pinging) as gateway:
+            got = bytearray()
+            with pytest.raises(httpx.RemoteProtocolError):
+                await read_to_the_end(gateway, got)
+
+    assert 503 == refused.status_code
+    assert 1 == got.count(b'data: {"error": {"message":  "later"}}') and b": ping" in got
+    assert b"[DONE]" not in got
+
+
+async def test_036_engine_that_never_answers_is_told_within_the_stream(tmp_path: Path) -> None:
+    """The gateway's own error comes as an event, too."""
+    engine = FakeEngine()
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url], settings=pinging) as gateway:
+        engine.faults.hang = True
+        got = bytearray()
+        with pytest.raises(httpx.RemoteProtocolError):
+            await read_to_the_end(gateway, got)
+
+    assert b'"code": "upstream_timeout"' in got and b"[DONE]" not in got
+
+
 @pytest.mark.parametrize("request_id", ["r1", "r2"])
 async def test_038_refusal_before_the_first_event_is_no_stream(tmp_path: Path, request_id: str) -> None:
     """Status, headers and body of the engine, never a 200 with nothing in it."""
