@@ -19,7 +19,7 @@ from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_core.policy import TailSource
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
+from sternpost_gateway.parts import fixed_elements, prefix_parts
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.segment import Chat, tail_source
@@ -126,14 +126,8 @@ class Front:
 
     def parts(self, document: Document, chat: Chat) -> list[Part]:
         """Return the parts to compare."""
-        found, dialogue = parts_of(document, chat.dialogue), chat.dialogue
-        if not self.has_media:
-            return found[: prefix_length(found, dialogue)]
-        return [
-            part
-            for part in found
-            if part.message is None or part.message <= dialogue.opening + dialogue.has_moved
-        ]
+        more = 1 + chat.dialogue.has_moved if self.has_media else 0
+        return prefix_parts(document, chat.dialogue, more)
 
 
 def front_of(document: Document, chat: Chat) -> Front:

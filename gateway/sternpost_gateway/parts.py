@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sternpost_core.content import ContentId, content_id
@@ -28,6 +29,22 @@ def parts_of(document: Document, dialogue: Dialogue) -> list[Part]:
     for index, message in enumerate(dialogue.messages):
         parts += _message_parts(document, dialogue.holder, index, message)
     return parts
+
+
+def prefix_parts(document: Document, dialogue: Dialogue, more: int = 0) -> list[Part]:
+    """Return the parts of a prompt's prefix, and of so many messages behind it."""
+    messages = dialogue.messages[: dialogue.opening + more]
+    return parts_of(document, replace(dialogue, messages=messages, text=None))
+
+
+def message_parts(document: Document, dialogue: Dialogue, start: int, end: int) -> list[Part]:
+    """Return the parts of the messages from `start` up to, not including, `end`."""
+    numbered = list(enumerate(dialogue.messages))[start:end]
+    return [
+        part
+        for index, message in numbered
+        for part in _message_parts(document, dialogue.holder, index, message)
+    ]
 
 
 def prefix_length(parts: Sequence[Part], dialogue: Dialogue) -> int:

@@ -8,22 +8,29 @@ again from there on. The last body of each conversation is kept, in memory only 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from sternpost_core.content import ContentId
 from sternpost_core.divergence import Divergence, Part, PartKind, first_divergence
 from sternpost_core.jsonpath import path_at
-from sternpost_core.jsonspan import Document, scan
+from sternpost_core.jsonspan import Document, Span
 from sternpost_gateway.bounded import BoundedSize
 from sternpost_gateway.dialogue import Dialogue
-from sternpost_gateway.parts import parts_of
+from sternpost_gateway.parts import message_parts, prefix_parts
 from sternpost_gateway.segment import Chat
 
-BODIES_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of all bodies that are kept."""
+BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes of all bodies that are kept, with what is known of them."""
+
+READ_FACTOR: Final = 3
+"""Bytes that a body takes which has been read, for each of its own."""
+
+WINDOWS_MAX: Final = 4
+"""Messages that differ in their bytes and, perhaps, in nothing else, that are looked into."""
 
 BODY_BYTES_MAX: Final = 1024 * 1024
 """Of one body that is looked into: comparing a longer one would hold up everything else."""
@@ -69,12 +76,21 @@ class Departure:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    body: bytes
+    """A request up to its tail, which begins behind so many `messages`."""
+
+    document: Document
     dialogue: Dialogue
     prefix_id: ContentId
-    start: int
-    end: int
     messages: int
+
+    @property
+    def span(self) -> Span:
+        """Return where the messages stand."""
+        return Span(self.dialogue.messages[0].start, self.dialogue.messages[self.messages - 1].end)
+
+    def raw(self, index: int) -> bytes:
+        """Return a message as it was sent."""
+        return self.document.body[slice(*self.dialogue.messages[index])]
 
 
 class Turns:
@@ -89,12 +105,10 @@ class Turns:
         if turn is None:
             return None
         before = self._turns.get(conversation)
-        self._turns.put(conversation, turn, len(turn.body))
+        self._turns.put(conversation, turn, READ_FACTOR * len(document.body))
         if before is None or _goes_on(before, turn):
             return None
-        old = parts_of(scan(before.body), before.dialogue)
-        kept = [part for part in old if part.message is None or part.message < before.messages]
-        return departure(kept, parts_of(document, chat.dialogue), document, chat)
+        return _departure(before, turn, chat)
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -106,14 +120,37 @@ def _turn(document: Document, chat: Chat) -> _Turn | None:
     count = len(dialogue.messages) if place is None or place.first is None else place.first
     if not count or len(document.body) > BODY_BYTES_MAX or PREVIOUS_FIELD in document.members:
         return None
-    start, end = dialogue.messages[0].start, dialogue.messages[count - 1].end
-    return _Turn(document.body, dialogue, chat.prefix_id, start, end, count)
+    return _Turn(document, dialogue, chat.prefix_id, count)
 
 
 def _goes_on(before: _Turn, turn: _Turn) -> bool:
     """Say whether a turn repeats all of the one before, byte for byte, which is what most turns do."""
-    repeated = before.body[before.start : before.end]
-    return before.prefix_id == turn.prefix_id and turn.body.startswith(repeated, turn.start)
+    repeated = before.document.body[slice(*before.span)]
+    return before.prefix_id == turn.prefix_id and turn.document.body.startswith(repeated, turn.span.start)
+
+
+def _departure(before: _Turn, turn: _Turn, chat: Chat) -> Departure | None:
+    """
+    Return how a turn departs from the one before.
+
+    Only what differs in its bytes is decoded: a conversation's history is long, and mostly the same.
+    """
+    if before.prefix_id != turn.prefix_id:
+        old, new = (prefix_parts(one.document, one.dialogue) for one in (before, turn))
+        if (found := departure(old, new, turn.document, chat)) is not None:
+            return found
+    for index in islice(_differing(before, turn), WINDOWS_MAX):
+        old, new = (message_parts(one.document, one.dialogue, index, index + 2) for one in (before, turn))
+        if (found := departure(old, new, turn.document, chat)) is not None:
+            return found
+    return None
+
+
+def _differing(before: _Turn, turn: _Turn) -> Iterator[int]:
+    """Yield the messages, by their index, that differ in their bytes."""
+    start = min(before.dialogue.opening, turn.dialogue.opening)
+    shared = range(start, min(before.messages, turn.messages))
+    return (index for index in shared if before.raw(index) != turn.raw(index))
 
 
 def departure(old: Sequence[Part], new: Sequence[Part], document: Document, chat: Chat) -> Departure | None:

@@ -184,7 +184,7 @@ def test_what_cannot_be_compared_is_not_kept(body: dict[str, Any], path: str) ->
 
 def test_turns_are_bounded() -> None:
     """The conversation that was silent for longest is forgotten."""
-    turns = Turns(bytes_max=2000)
+    turns = Turns(bytes_max=5000)
     document = scan(json.dumps({"messages": [user("x" * 600)]}).encode())
     chat = chat_of(document)
     assert chat is not None
