@@ -69,6 +69,7 @@ class Reason(StrEnum):
     FALSE_HIT = "false_hit"
     ANCHOR_UNSUPPORTED = "anchor_unsupported"
     MIDDLE_OVER_ANCHOR = "middle_over_anchor"
+    MIDDLE_TOO_LONG = "middle_too_long"
     PREFIX_COVERS = "prefix_covers"
     PROMPT_LOGPROBS = "prompt_logprobs"
     POOLING = "pooling"
