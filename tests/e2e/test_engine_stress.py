@@ -28,8 +28,9 @@ TOKEN_BYTES = 3 * 2 * 32 * (4 + 4)
 POOL_BYTES = 6 * 1024 * TOKEN_BYTES
 """Room for a few of the twelve tails."""
 
-BLOCKS = 60
-"""KV blocks of 128 tokens: fewer than sixteen streams want, so that some are preempted."""
+BLOCK_TOKENS = 32
+BLOCKS = 200
+"""KV blocks: fewer than sixteen streams want, and answers grow into new ones, so that some are preempted."""
 
 REST_SECONDS_MAX = 60.0
 
@@ -54,6 +55,7 @@ def _arguments() -> list[str]:
         "--kv-transfer-config": json.dumps(config),
         "--max-model-len": "2048",
         "--max-num-seqs": "48",
+        "--block-size": str(BLOCK_TOKENS),
         "--num-gpu-blocks-override": str(BLOCKS),
     }
     return [word for flag in flags.items() for word in flag]

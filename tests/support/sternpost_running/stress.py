@@ -17,8 +17,8 @@ from typing import Any
 
 from sternpost_running.engine import RunningEngine
 
-ANSWER_TOKENS = 6
-"""So many tokens each answer has."""
+ANSWER_TOKENS = 24
+"""So many tokens each answer has: it grows into another block more often than not."""
 
 SCAFFOLD_TOKENS = 12
 TAIL_LENGTHS = (256, 300, 513, 700)
@@ -52,7 +52,7 @@ class Stress:
     threads' order does not.
     """
 
-    def __init__(self, engine: RunningEngine, *, tails: int = 12, middles: int = 10, seed: int = 0) -> None:
+    def __init__(self, engine: RunningEngine, *, tails: int = 10, middles: int = 6, seed: int = 0) -> None:
         self.tally = Tally()
         self._engine = engine
         self._random = random.Random(seed)
