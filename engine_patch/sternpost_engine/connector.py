@@ -34,7 +34,7 @@ from sternpost_engine.planner import TailPlanner
 from sternpost_engine.reads import Admission
 from sternpost_engine.request_facts import facts_of
 from sternpost_engine.rules import Limits
-from sternpost_engine.self_test import SELF_TEST_TAIL_TOKENS, Probe, SelfTest
+from sternpost_engine.self_test import Probe, SelfTest, tail_tokens_for
 from sternpost_engine.self_test_run import SelfTestRun
 from sternpost_engine.settings import EngineSettings, parse_settings, pool_budget
 from sternpost_engine.sight import describe_pool, describe_tails
@@ -234,9 +234,10 @@ class SchedulerSide:
         self.kv_cache_manager: Any = None
         self.scheduler: RidingScheduler | None = None
         self._settings = settings
+        self._tokens_max = vllm_config.model_config.max_model_len
         test = SelfTest(
             vocabulary=vllm_config.model_config.get_vocab_size(),
-            tail_tokens=max(limits.tail_tokens_min, SELF_TEST_TAIL_TOKENS),
+            tail_tokens=tail_tokens_for(limits.tail_tokens_min, self._tokens_max),
         )
         self._self_test = SelfTestRun(test, self.planner)
         self._lockstep = vllm_config.parallel_config.data_parallel_size > 1
@@ -258,6 +259,8 @@ class SchedulerSide:
         logger.info("suffix store: %d bytes on each worker", budget)
         if refusal is not None:
             self._refuse(refusal)
+        elif self._self_test.tokens > self._tokens_max:
+            self._refuse(f"--max-model-len {self._tokens_max} has no room for the shortest tail")
         elif self.scheduler is not None and self.planner.supported and not self._lockstep:
             # Engines that compute in lockstep wait for each other, and take requests of clients alone.
             self._self_test.begin()

@@ -38,6 +38,11 @@ SEED: Final = 20
 """The same random tokens at every start, so that a refusal can be made again."""
 
 
+def tail_tokens_for(tail_tokens_min: int, tokens_max: int) -> int:
+    """Return how long a tail to try: one that the engine takes, and that fits into its longest request."""
+    return max(tail_tokens_min, min(SELF_TEST_TAIL_TOKENS, tokens_max - SCAFFOLD_TOKENS - 1))
+
+
 class Verdict(StrEnum):
     """How the self-test stands."""
 
@@ -73,6 +78,11 @@ class SelfTest:
         self._compared: bool | None = None
         self.verdict = Verdict.NOT_RUN
         self.reason: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The length of its requests, with the one token that is asked for."""
+        return len(self._prompt) + 1
 
     def begin(self) -> Probe:
         """Return the build."""

@@ -43,6 +43,11 @@ class SelfTestRun:
         """Why the store must not be used; None while that is not known."""
         return self._test.reason
 
+    @property
+    def tokens(self) -> int:
+        """The length of its requests."""
+        return self._test.tokens
+
     def begin(self) -> None:
         """Ask for the build."""
         self._probe = self._test.begin()

@@ -97,6 +97,17 @@ def test_self_test_begins_when_the_workers_are_ready(
     assert asked == [probe.request_id for probe in side.scheduler.asked]
 
 
+def test_engine_whose_requests_hold_no_tail_is_refused(connector: ModuleType) -> None:
+    """A self-test longer than the longest request would end the engine."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, settings=EngineSettings(tail_tokens_min=4090))
+
+    side.workers_ready([setup.WorkerReport(10**9, False)])
+
+    assert "--max-model-len 4096 has no room for the shortest tail" == side.describe_pool()["reason"]
+    assert [] == side.scheduler.asked
+
+
 @pytest.mark.parametrize(
     ("equal", "verdict", "reason"),
     [

@@ -4,7 +4,15 @@ import pytest
 
 from sternpost_core.hint import Operation, Reason, parse_hint
 from sternpost_engine.rules import Facts, Limits, read_wish
-from sternpost_engine.self_test import LAST_TOKENS, SCAFFOLD_TOKENS, SEED, Probe, SelfTest, Verdict
+from sternpost_engine.self_test import (
+    LAST_TOKENS,
+    SCAFFOLD_TOKENS,
+    SEED,
+    Probe,
+    SelfTest,
+    Verdict,
+    tail_tokens_for,
+)
 
 TAIL_TOKENS = 256
 
@@ -109,3 +117,18 @@ def test_build_that_does_not_end_well_fails(reason: Reason) -> None:
 def test_own_requests_are_known_by_their_ids(request_id: str, owned: bool) -> None:
     """They are neither counted nor reported."""
     assert owned is make_test().owns(request_id)
+
+
+@pytest.mark.parametrize(
+    ("shortest", "longest_request", "tail"),
+    [
+        pytest.param(256, 8192, 256, id="ordinary"),
+        pytest.param(1024, 8192, 1024, id="engine-takes-long-tails-alone"),
+        pytest.param(64, 200, 183, id="short-requests"),
+        pytest.param(256, 200, 256, id="no-tail-fits"),
+    ],
+)
+def test_tail_is_one_that_the_engine_takes(shortest: int, longest_request: int, tail: int) -> None:
+    """And that fits into a request, scaffold and answer included, where any does."""
+    assert tail == tail_tokens_for(shortest, longest_request)
+    assert SCAFFOLD_TOKENS + tail + 1 == SelfTest(vocabulary=10, tail_tokens=tail).tokens
