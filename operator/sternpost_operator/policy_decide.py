@@ -151,7 +151,7 @@ def _conditions(observed: PolicyObserved, outcome: Outcome) -> list[Condition]:
         Condition(Kind.ACCEPTED, Truth.TRUE, "Valid"),
         _ready(observed, state),
         Condition(Kind.PROGRESSING, progressing, state.phase.value, reason if is_moving else ""),
-        _degraded(state, reason),
+        _degraded(observed, state, reason),
     ]
 
 
@@ -171,11 +171,12 @@ def _ready(observed: PolicyObserved, state: RolloutState) -> Condition:
     return Condition(Kind.READY, Truth.TRUE, state.phase.value)
 
 
-def _degraded(state: RolloutState, reason: str) -> Condition:
+def _degraded(observed: PolicyObserved, state: RolloutState, reason: str) -> Condition:
     if state.phase is Phase.ABORTED:
         return Condition(Kind.DEGRADED, Truth.TRUE, "Aborted", reason)
-    if state.phase is Phase.HOLDING:
-        return Condition(Kind.DEGRADED, Truth.TRUE, "Holding", reason)
+    if state.phase is Phase.HOLDING and observed.figures is None:
+        # To wait for more requests is as expected; not to see any figures is not.
+        return Condition(Kind.DEGRADED, Truth.TRUE, "NoFigures", reason)
     return Condition(Kind.DEGRADED, Truth.FALSE, "AsExpected")
 
 

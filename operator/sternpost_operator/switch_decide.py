@@ -17,6 +17,9 @@ CHANGING_SECONDS: Final = 5.0
 """Between two questions while a gateway does not obey; each begins with a request for the gateways' pods."""
 
 STEADY_SECONDS: Final = 60.0
+CONFIG_AGE_SECONDS_MAX: Final = 30.0
+"""A gateway with an older configuration may not know of a policy that others have."""
+
 MISSING_MAX: Final = 32
 
 
@@ -57,13 +60,28 @@ def disobedience(switch: CacheKillSwitch, report: GatewayReport) -> str | None:
     """Return what keeps a gateway from obeying, or None where it does."""
     if report.fault:
         return report.fault
-    selects_all = not switch.namespaces and not switch.policies
-    for policy, level in report.levels.items():
-        namespace, _, name = policy.partition("/")
-        is_selected = selects_all if not policy else switch.selects(namespace, name)
-        if is_selected and level < switch.level.k:
+    selected = {policy: level for policy, level in report.levels.items() if _selects(switch, policy)}
+    for policy, level in selected.items():
+        if level < switch.level.k:
             return f"level {level} for {policy or 'requests without a policy'}"
+    if not selected and not _is_fresh(report):
+        # It has none of the policies, and may not have heard of them yet.
+        return (
+            f"its configuration is {report.config_age:.0f} s old"
+            if report.config_age
+            else "its configuration is of unknown age"
+        )
     return None
+
+
+def _selects(switch: CacheKillSwitch, policy: str) -> bool:
+    namespace, _, name = policy.partition("/")
+    selects_all = not switch.namespaces and not switch.policies
+    return switch.selects(namespace, name) if policy else selects_all
+
+
+def _is_fresh(report: GatewayReport) -> bool:
+    return report.config_age is not None and report.config_age <= CONFIG_AGE_SECONDS_MAX
 
 
 def _ready(gateways: int, missing: int) -> Condition:

@@ -11,7 +11,7 @@ from sternpost_running.fake_prometheus import running_prometheus
 from sternpost_running.kubernetes import Cluster
 from sternpost_running.operator_process import RunningOperator
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 
 def test_pool_becomes_engines_that_serve(resources: Resources, operator: RunningOperator) -> None:

@@ -12,7 +12,7 @@ from sternpost_running.kubelet import FakeKubelet
 from sternpost_running.kubernetes import Cluster
 from sternpost_running.operator_process import running_operator
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 HANG_SECONDS = 15.0
 """Longer than any single request may take."""

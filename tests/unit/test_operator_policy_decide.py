@@ -72,7 +72,12 @@ def test_second_look_writes_nothing_without_news() -> None:
     first = decide_policy(holding, started.status, NOW + 15)
     second = decide_policy(holding, first.status, NOW + 30)
 
+    few = replace(ACCEPTED, figures=replace(FIGURES, step_canary=replace(SAMPLE, requests=1.0)))
+    waiting = decide_policy(few, started.status, NOW + 100_000)
+
     assert (first.status, ()) == (second.status, second.events)
+    assert ("True", "NoFigures") == conditions(first)["Degraded"]
+    assert ("Holding", ("False", "AsExpected")) == (waiting.status["phase"], conditions(waiting)["Degraded"])
     assert "nobody answered" in first.status["conditions"][2]["message"]
 
 

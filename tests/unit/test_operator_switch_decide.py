@@ -21,8 +21,11 @@ CASES: dict[str, tuple[CacheKillSwitch, GatewayReport, str | None]] = {
     "everybody-but-one": (ALL, GatewayReport({"": 2, "agents/support": 1}), "level 1 for agents/support"),
     "without-a-policy": (ALL, GatewayReport({"": 0}), "level 0 for requests without a policy"),
     "selected-alone": (ONE, GatewayReport({"": 0, "agents/support": 1, "agents/other": 0}), None),
+    "obeys-with-an-old-configuration": (ONE, GatewayReport({"agents/support": 1}, 500.0), None),
     "namespace": (SPACE, GatewayReport({"": 0, "agents/other": 0}), "level 0 for agents/other"),
-    "unknown-policy": (ONE, GatewayReport({"": 0}), None),
+    "unknown-policy": (ONE, GatewayReport({"": 0}, 1.0), None),
+    "perhaps-not-heard-of-yet": (ONE, GatewayReport({"": 0}, 31.0), "its configuration is 31 s old"),
+    "of-unknown-age": (ONE, GatewayReport({"": 0}), "its configuration is of unknown age"),
     "no-answer": (ONE, GatewayReport(fault="no answer: ConnectError"), "no answer: ConnectError"),
 }
 
