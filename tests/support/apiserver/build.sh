@@ -21,6 +21,12 @@ fi
 out=${XDG_CACHE_HOME:-$HOME/.cache}/sternpost/kube-1.20.2
 has_binaries "$out" && { echo "$out"; exit 0; }
 
+if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+  echo "building a control plane takes Debian 12, root and apt: or name a folder with etcd, kube-apiserver and" \
+    "kube-controller-manager in KUBEBUILDER_ASSETS" >&2
+  exit 1
+fi
+
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
