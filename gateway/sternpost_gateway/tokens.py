@@ -19,6 +19,9 @@ FIRST_TEXT: Final = "A"
 SECOND_TEXT: Final = "B 7"
 """The made-up user messages. The last two share neither their first nor their last character."""
 
+LINE_BREAK: Final = "\n"
+"""What stands between the made-up text and a tail that no chat template parts from it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
@@ -63,7 +66,10 @@ class TailFacts:
 def tokenize_body(template: Template, user_text: str, *, with_tail: bool) -> bytes:
     """Return the body for the engine's /tokenize; the fixed parts enter byte for byte."""
     if template.is_bare:
-        prompt = _inserted(template, user_text) if with_tail else json.dumps(user_text).encode()
+        # A marker stands behind a line break, and the tail's first token must not be the prompt's first: that
+        # one draws attention of its own.
+        opening = user_text + LINE_BREAK
+        prompt = _inserted(template, opening) if with_tail else json.dumps(opening).encode()
         return _object([(b"model", template.model), (b"prompt", prompt), *_options(template)])
     messages = [*template.opening, *_made_up(template, user_text, with_tail=with_tail)]
     fields = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -111,3 +112,24 @@ def test_common_parts_are_common_and_longest(left: list[int], right: list[int]) 
 def test_scaffold_ids_tell_tokens_apart() -> None:
     """Token lists of the same digits are different scaffolds."""
     assert 3 == len({scaffold_id([1, 23]), scaffold_id([12, 3]), scaffold_id([123])})
+
+
+@pytest.mark.parametrize(
+    ("with_tail", "prompt"),
+    [
+        pytest.param(True, "A\n<!-- sternpost:tail -->caf\u00e9", id="with-the-tail"),
+        pytest.param(False, "A\n", id="without"),
+    ],
+)
+def test_bare_prompt_is_one_text(with_tail: bool, prompt: str) -> None:
+    """No message and no generation prompt is made of a completion; the made-up text ends its line."""
+    bare = replace(
+        TEMPLATE,
+        tail=b'"<!-- sternpost:tail -->caf\\u00e9"',
+        insert=1,
+        is_bare=True,
+        options=(("add_special_tokens", b"false"),),
+    )
+    expected = {"model": "qwen", "prompt": prompt, "add_special_tokens": False}
+
+    assert expected == json.loads(tokenize_body(bare, "A", with_tail=with_tail))
