@@ -24,13 +24,21 @@ def dependents(store: Store, key: Key, value: Object | None) -> Iterator[Key]:
             yield Key(POOLS.kind, key.namespace, pool)
 
 
+def pool_keys(key: Key, *editions: Object | None) -> Iterator[Key]:
+    """Yield the keys of the pools that editions of a policy name, each once."""
+    names = {_pool_name(edition) for edition in editions if edition is not None}
+    yield from (Key(POOLS.kind, key.namespace, name) for name in sorted(names) if name)
+
+
 def policy_keys(store: Store) -> Iterator[Key]:
     """Yield the keys of all policies."""
     for policy in store.of_kind(POLICIES.kind):
         yield Key(POLICIES.kind, policy["metadata"]["namespace"], policy["metadata"]["name"])
 
 
-def _pool_name(policy: Object) -> object:
+def _pool_name(policy: Object) -> str:
+    """Return the name of the pool that a policy names, an empty one where it names none."""
     spec = policy.get("spec")
     reference = spec.get("poolRef") if isinstance(spec, Mapping) else None
-    return reference.get("name") if isinstance(reference, Mapping) else None
+    name = reference.get("name") if isinstance(reference, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -26,6 +26,7 @@ from sternpost_operator.plan import Apply, Event, EventType, Plan
 from sternpost_operator.pool_render import (
     DIGEST_ANNOTATION,
     TEMPLATE_ANNOTATION,
+    Texts,
     digest,
     model_digest,
     pod_template,
@@ -60,6 +61,7 @@ class PoolObserved:
     """The rendered objects that exist, by kind."""
     pods: Sequence[Object] = ()
     said: Mapping[str, Said] = field(default_factory=dict)
+    texts: Texts = ()
     budgets: Resource
 
 
@@ -103,7 +105,7 @@ def pod_addresses(pods: Sequence[Object], port: int, count_max: int = ENGINES_MA
 def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:
     """Return the pool's pods, with what their engines say."""
     stateful_set = observed.children.get("StatefulSet")
-    revision = _newest_revision(observed.pool, stateful_set)
+    revision = _newest_revision(observed, stateful_set)
     unknown = Said(Reuse.UNKNOWN)
     return tuple(
         EngineSeen(
@@ -118,29 +120,34 @@ def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:
     )
 
 
-def _newest_revision(pool: EnginePool | None, stateful_set: Object | None) -> str | None:
+def _newest_revision(observed: PoolObserved, stateful_set: Object | None) -> str | None:
     """Return the revision of the template that is wanted, or None while the server does not know it yet."""
+    pool = observed.pool
     engine = pool.engines if pool else None
     if pool is None or not isinstance(engine, Engine) or stateful_set is None:
         return None
-    if not _has_template(pool, engine, stateful_set) or not _is_observed(stateful_set):
+    if not _has_template(pool, engine, observed.texts, stateful_set) or not _is_observed(stateful_set):
         return None
     revision = stateful_set.get("status", {}).get("updateRevision")
     return str(revision) if revision else None
 
 
-def _has_template(pool: EnginePool, engine: Engine, stateful_set: Object) -> bool:
+def _has_template(pool: EnginePool, engine: Engine, texts: Texts, stateful_set: Object) -> bool:
     annotations = stateful_set["metadata"].get("annotations", {})
-    return bool(annotations.get(TEMPLATE_ANNOTATION) == digest(pod_template(pool, engine)))
+    return bool(annotations.get(TEMPLATE_ANNOTATION) == digest(pod_template(pool, engine, texts)))
 
 
 def plan_change(
-    pool: EnginePool, engine: Engine, stateful_set: Object | None, seen: Sequence[EngineSeen]
+    pool: EnginePool,
+    engine: Engine,
+    texts: Texts,
+    stateful_set: Object | None,
+    seen: Sequence[EngineSeen],
 ) -> Change:
     """Return the partition from now on."""
     if stateful_set is None:
         return Change(0)
-    if not _has_template(pool, engine, stateful_set):
+    if not _has_template(pool, engine, texts, stateful_set):
         # Nothing changes yet: the first pod is let go when the server knows the new template.
         return Change(engine.replicas, is_pending=True)
     partition = min(_partition(stateful_set), engine.replicas)
@@ -161,8 +168,8 @@ def _run(
     status: Mapping[str, Any],
     now: float,
 ) -> Plan:
-    change = plan_change(pool, engine, observed.children.get("StatefulSet"), seen)
-    wanted = render(pool, engine, observed.uid, change.partition, observed.budgets)
+    change = plan_change(pool, engine, observed.texts, observed.children.get("StatefulSet"), seen)
+    wanted = render(pool, engine, observed.uid, change.partition, observed.budgets, observed.texts)
     applies = tuple(apply for apply in wanted if not _is_applied(apply, observed.children))
     warming = _warming(change, status, now)
     epoch, models = _epoch(engine, status)

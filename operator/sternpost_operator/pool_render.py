@@ -46,6 +46,11 @@ UNAVAILABLE_MAX: Final = 1
 """How many engines a drain of nodes may take away at once."""
 
 SHARED_MEMORY_VOLUME: Final = "sternpost-shm"
+TEXTS_VOLUME: Final = "sternpost-texts"
+TEXTS_PATH: Final = "/etc/sternpost/texts"
+
+Texts = tuple[str, ...]
+"""The ConfigMaps of middles that the pool's policies name for calibration, by name."""
 
 SERVER: Final = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 PLUGIN: Final = "sternpost"
@@ -77,19 +82,24 @@ def pool_labels(name: str) -> dict[str, str]:
 
 
 def render(
-    pool: EnginePool, engine: Engine, uid: str, partition: int, budgets: Resource
+    pool: EnginePool,
+    engine: Engine,
+    uid: str,
+    partition: int,
+    budgets: Resource,
+    texts: Texts = (),
 ) -> tuple[Apply, ...]:
     """Return everything that a pool needs; pods of lower numbers than `partition` keep their template."""
     return (
         Apply(SERVICES, _finish(_service(pool), pool, uid)),
-        Apply(STATEFUL_SETS, _finish(stateful_set(pool, engine, partition), pool, uid)),
+        Apply(STATEFUL_SETS, _finish(stateful_set(pool, engine, partition, texts), pool, uid)),
         Apply(budgets, _finish(_budget(pool, budgets), pool, uid)),
     )
 
 
-def stateful_set(pool: EnginePool, engine: Engine, partition: int) -> dict[str, Any]:
+def stateful_set(pool: EnginePool, engine: Engine, partition: int, texts: Texts = ()) -> dict[str, Any]:
     """Return the StatefulSet, without owner and digest."""
-    template = pod_template(pool, engine)
+    template = pod_template(pool, engine, texts)
     value = _envelope(STATEFUL_SETS, pool)
     value["metadata"]["annotations"] = {TEMPLATE_ANNOTATION: digest(template)}
     value["spec"] = {
@@ -104,13 +114,13 @@ def stateful_set(pool: EnginePool, engine: Engine, partition: int) -> dict[str, 
     return value
 
 
-def pod_template(pool: EnginePool, engine: Engine) -> dict[str, Any]:
+def pod_template(pool: EnginePool, engine: Engine, texts: Texts = ()) -> dict[str, Any]:
     """Return the pods' template."""
     pod = engine.pod
     spec: dict[str, Any] = {
-        "containers": [_container(pool, engine)],
+        "containers": [_container(pool, engine, texts)],
         "terminationGracePeriodSeconds": pod.termination_seconds,
-        "volumes": _volumes(engine),
+        "volumes": _volumes(engine, texts),
         "nodeSelector": dict(pod.node_selector),
         "tolerations": [toleration_to_mapping(toleration) for toleration in pod.tolerations],
         "topologySpreadConstraints": [_spread(spread, pool.name) for spread in pod.topology_spread],
@@ -124,7 +134,7 @@ def pod_template(pool: EnginePool, engine: Engine) -> dict[str, Any]:
     return {"metadata": {"labels": pool_labels(pool.name)}, "spec": _present(spec)}
 
 
-def engine_arguments(pool: EnginePool, engine: Engine) -> list[str]:
+def engine_arguments(pool: EnginePool, engine: Engine, texts: Texts = ()) -> list[str]:
     """Return what vLLM is started with; the owner's own arguments come last."""
     arguments = ["--model", engine.model, "--served-model-name", engine.served_model_name or engine.model]
     arguments += ["--host", "0.0.0.0", "--port", str(PORT_DEFAULT), "--enable-prompt-tokens-details"]
@@ -133,23 +143,24 @@ def engine_arguments(pool: EnginePool, engine: Engine) -> list[str]:
         modules = [f"{lora.name}={lora.path}" for lora in engine.lora_adapters]
         arguments += ["--enable-lora", "--lora-modules", *modules]
     if pool.pool_fraction > 0:
-        settings = {**CONNECTOR, "kv_connector_extra_config": {"pool_fraction": pool.pool_fraction}}
+        extra = {"pool_fraction": pool.pool_fraction, **({"calibration_texts": TEXTS_PATH} if texts else {})}
+        settings = {**CONNECTOR, "kv_connector_extra_config": extra}
         arguments += ["--scheduler-cls", SCHEDULER, "--kv-transfer-config", json.dumps(settings)]
     return [*arguments, *engine.args]
 
 
-def _container(pool: EnginePool, engine: Engine) -> dict[str, Any]:
+def _container(pool: EnginePool, engine: Engine, texts: Texts) -> dict[str, Any]:
     resources = {"limits": dict(engine.limits), "requests": dict(engine.requests)}
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": engine.image,
         "imagePullPolicy": engine.pod.pull_policy.value,
         "command": list(SERVER),
-        "args": engine_arguments(pool, engine),
+        "args": engine_arguments(pool, engine, texts),
         "env": _environment(pool, engine),
         "ports": [{"name": PORT_NAME, "containerPort": PORT_DEFAULT, "protocol": "TCP"}],
         "resources": _present(resources),
-        "volumeMounts": _mounts(engine),
+        "volumeMounts": _mounts(engine, texts),
         "startupProbe": _probe(PROBE_PERIOD_SECONDS, _startup_failures(engine)),
         "readinessProbe": _probe(PROBE_PERIOD_SECONDS, READINESS_FAILURES),
         "livenessProbe": _probe(LIVENESS_PERIOD_SECONDS, LIVENESS_FAILURES),
@@ -187,11 +198,14 @@ def _variable(variable: Variable) -> dict[str, Any]:
     return {"name": variable.name, "valueFrom": {"secretKeyRef": reference}}
 
 
-def _volumes(engine: Engine) -> list[dict[str, Any]]:
+def _volumes(engine: Engine, texts: Texts) -> list[dict[str, Any]]:
     volumes = [_volume(volume) for volume in engine.pod.volumes]
     if engine.pod.shared_memory:
         memory = {"medium": "Memory", "sizeLimit": engine.pod.shared_memory}
         volumes.append({"name": SHARED_MEMORY_VOLUME, "emptyDir": memory})
+    if texts:
+        sources = [{"configMap": {"name": name}} for name in texts]
+        volumes.append({"name": TEXTS_VOLUME, "projected": {"sources": sources}})
     return volumes
 
 
@@ -204,13 +218,15 @@ def _volume(volume: Volume) -> dict[str, Any]:
     return {"name": volume.name, volume.kind.value: source}
 
 
-def _mounts(engine: Engine) -> list[dict[str, Any]]:
+def _mounts(engine: Engine, texts: Texts) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [
         {"name": volume.name, "mountPath": volume.mount_path, "readOnly": volume.read_only}
         for volume in engine.pod.volumes
     ]
     if engine.pod.shared_memory:
         mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})
+    if texts:
+        mounts.append({"name": TEXTS_VOLUME, "mountPath": TEXTS_PATH, "readOnly": True})
     return mounts
 
 

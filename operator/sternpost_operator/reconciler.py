@@ -201,6 +201,7 @@ class Reconciler:
             children=self._children(namespace, name),
             pods=pods,
             said=await self._said(pool, pods) if pool else {},
+            texts=self._texts(pool) if pool else (),
             budgets=world.budgets,
         )
         return decide_pool(observed, value.get("status", {}), world.clock.time())
@@ -209,6 +210,13 @@ class Reconciler:
         kinds = (STATEFUL_SETS.kind, SERVICES.kind, self._world.budgets.kind)
         found = {kind: self._world.store.get(Key(kind, namespace, name)) for kind in kinds}
         return {kind: child for kind, child in found.items() if child is not None}
+
+    def _texts(self, pool: EnginePool) -> tuple[str, ...]:
+        """Return the ConfigMaps that accepted policies of a pool name for calibration."""
+        judged = (self._admission.judge(value)[0] for value in self._world.store.of_kind(POLICIES.kind))
+        served = (policy for policy in judged if policy and _is_served(policy, pool))
+        names = {policy.suffix_cache.calibration.config_map for policy in served if policy.suffix_cache}
+        return tuple(sorted(name for name in names if name))
 
     async def _pods(self, pool: EnginePool) -> list[Object]:
         if not isinstance(pool.engines, Adopted):
@@ -313,6 +321,10 @@ def _read_pool(value: Object) -> tuple[EnginePool | None, tuple[Fault, ...]]:
         return parse_pool(value), ()
     except PolicyError as error:
         return None, error.faults
+
+
+def _is_served(policy: Policy, pool: EnginePool) -> bool:
+    return (policy.namespace, policy.pool) == (pool.namespace, pool.name)
 
 
 def _read_switch(value: Object) -> tuple[CacheKillSwitch | None, tuple[Fault, ...]]:

@@ -13,7 +13,7 @@ from typing import Final
 from sternpost_core.clock import Clock
 from sternpost_core.errors import SternpostError
 from sternpost_operator.admission import edition_of
-from sternpost_operator.dependents import dependents, policy_keys
+from sternpost_operator.dependents import dependents, policy_keys, pool_keys
 from sternpost_operator.kube import Api, NotFound
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.resources import (
@@ -114,6 +114,9 @@ class Watcher:
             # A policy that has come, changed or gone may have stood in another one's way.
             for other in policy_keys(self._store):
                 self._queue.add(other, SETTLE_SECONDS)
+            # Engines are given the texts that their policies name.
+            for pool in pool_keys(key, before, self._store.get(key)):
+                self._queue.add(pool, SETTLE_SECONDS)
         for dependent in dependents(self._store, key, value):
             self._queue.add(dependent)
 

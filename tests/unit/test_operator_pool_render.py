@@ -8,6 +8,7 @@ import pytest
 
 from sternpost_core.pool import Engine, EnginePool, parse_pool
 from sternpost_engine.command_engine import CONNECTOR as ENGINE_CONNECTOR
+from sternpost_engine.settings import parse_settings
 from sternpost_engine.support import SCHEDULER as ENGINE_SCHEDULER
 from sternpost_fakes.policies import FULL_POOL, SMALLEST_POOL
 from sternpost_operator.pool_render import (
@@ -60,6 +61,19 @@ def test_engine_without_a_store_is_plain() -> None:
 
     assert "--kv-transfer-config" not in container["args"]
     assert [{"name": "VLLM_PLUGINS", "value": ""}] == container["env"]
+
+
+def test_texts_of_policies_are_the_engines() -> None:
+    """What policies name is mounted, and the plugin is told where."""
+    spec = pod_template(SMALL, SMALL_ENGINE, ("a", "b"))["spec"]
+    arguments = spec["containers"][0]["args"]
+    settings = json.loads(arguments[arguments.index("--kv-transfer-config") + 1])["kv_connector_extra_config"]
+    (mount,) = spec["containers"][0]["volumeMounts"]
+    sources = [{"configMap": {"name": "a"}}, {"configMap": {"name": "b"}}]
+
+    assert [{"name": "sternpost-texts", "projected": {"sources": sources}}] == spec["volumes"]
+    assert mount["mountPath"] == settings["calibration_texts"]
+    assert parse_settings(settings).calibration_texts == settings["calibration_texts"]
 
 
 def test_credentials_are_what_the_engine_asks_for() -> None:

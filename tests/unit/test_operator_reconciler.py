@@ -167,6 +167,22 @@ async def test_pool_is_rendered_and_its_engines_are_asked() -> None:
     assert POLICY_KEY == scene.world.queue.take()
 
 
+async def test_engines_get_the_texts_that_accepted_policies_name() -> None:
+    """Those of a policy that is refused are left out, and so are those of another pool."""
+    scene = Scene()
+    scene.add(POOLS, SMALLEST_POOL)
+    mine = changed(POLICY, "spec.poolRef.name", "small")
+    scene.add(POLICIES, mine)
+    scene.add(POLICIES, changed(changed(POLICY, "metadata.name", "far"), "spec.match.models", ["far"]))
+    refused = changed(mine, "spec.suffixCache.calibration.configMapRef.name", "other")
+    scene.add(POLICIES, changed(refused, "metadata.name", "refused"))
+    await scene.look(POOL_KEY)
+    (stateful_set,) = scene.api.of(STATEFUL_SETS)
+    volumes = stateful_set["spec"]["template"]["spec"]["volumes"]
+
+    assert [{"configMap": {"name": "support-middles"}}] == volumes[0]["projected"]["sources"]
+
+
 async def test_stale_decision_is_not_written() -> None:
     """Somebody else was faster: the object is read again, and nothing is told of the decision."""
     scene = Scene()

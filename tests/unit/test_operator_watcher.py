@@ -101,7 +101,7 @@ def test_status_of_a_policy_concerns_nobody_else() -> None:
     assert {"CachePolicy agents/a"} == scene.announced()
 
     scene.watcher.saw(POLICIES, GONE, other)
-    assert {"CachePolicy agents/a", "CachePolicy agents/b"} == scene.announced()
+    assert {"CachePolicy agents/a", "CachePolicy agents/b", "EnginePool agents/qwen"} == scene.announced()
 
 
 def test_older_version_does_not_replace_a_newer_one() -> None:
