@@ -22,6 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 
 from sternpost_core.clock import SystemClock
+from sternpost_core.hint import Mode
 from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.engine_identity import describe_engine
 from sternpost_engine.figures import counters_of, gauges_of
@@ -384,6 +385,9 @@ class SchedulerSide:
             **describe_pool(self.planner.index),
             "reason": self._refusal,
             "self_test": self._self_test.verdict.value,
+            "modes": [
+                mode.value for mode in Mode if mode is Mode.ROTATE or self.planner.limits.positions_max
+            ],
         }
 
     def describe_tails(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def describe(vllm_config: Any) -> dict[str, Any]:
         "vllm": vllm_version,
         "versions": {"sternpost": __version__, "vllm": vllm_version, "torch": str(torch.__version__)},
         "capabilities": {
-            "modes": [Mode.ROTATE.value],
+            "modes": [],
             "corrections": [correction.value for correction in Correction],
             "lora": getattr(vllm_config, "lora_config", None) is not None,
             "tails": True,
@@ -128,8 +128,13 @@ def describe(vllm_config: Any) -> dict[str, Any]:
 
 
 def with_pools(info: Mapping[str, Any], pools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add what the engine cores say: their pools, their epochs, and a refusal that came after the start."""
+    """Add what the engine cores say: pools, epochs, modes, and a refusal that came after the start."""
     refusal = next((pool["reason"] for pool in pools if pool.get("reason")), None)
     epochs = sorted({epoch for pool in pools for epoch in pool.get("epochs", ())})
-    changed = {} if refusal is None or not info["supported"] else {"supported": False, "reason": refusal}
+    changed: dict[str, Any] = (
+        {} if refusal is None or not info["supported"] else {"supported": False, "reason": refusal}
+    )
+    known = [set(pool.get("modes", ())) for pool in pools]
+    modes = [mode.value for mode in Mode if known and all(mode.value in one for one in known)]
+    changed["capabilities"] = {**info["capabilities"], "modes": modes}
     return {**info, **changed, "epochs": epochs, "epoch": max(epochs, default=0), "pools": list(pools)}

@@ -75,6 +75,7 @@ def test_tails_are_anchored_where_positions_can_be_shifted(
     side.add(request_of(build_facts("build", mode=Mode.ANCHOR, anchor=64)))
 
     assert reason is side.planner.reason("build")
+    assert (reason is Reason.BUILDING) is ("anchor" in side.describe_pool()["modes"])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def run_probe(side: Any, probe: Any) -> Operations:
     side.add(request)
     loaded = side.match(request, 0)
     if loaded:
-        side.admit(request)
+        side.admit(request, loaded)
         request.num_computed_tokens = loaded
     operations: Operations = side.close_step({probe.request_id: len(probe.prompt) - loaded})
     return operations

@@ -73,6 +73,7 @@ POOL = {
     "tails": {"building": 0, "live": 1, "retired": 0},
     "epochs": [3, 7],
     "reason": None,
+    "modes": ["rotate", "anchor"],
 }
 
 
@@ -125,7 +126,7 @@ async def test_route_answers_with_the_description(endpoint: ModuleType) -> None:
     )
     assert {"sternpost", "vllm", "torch"} == answer["versions"].keys()
     assert {
-        "modes": ["rotate"],
+        "modes": ["rotate", "anchor"],
         "corrections": ["none", "calibrated"],
         "lora": False,
         "tails": True,
