@@ -82,7 +82,7 @@ def test_engine_under_stress_answers_right_and_comes_to_rest(tmp_path: Path, sec
     log = tmp_path / "engine.log"
     with running_engine(_model(tmp_path), log, *_arguments()) as engine:
         stress, stop = Stress(engine), threading.Event()
-        stress.expect()
+        stress.expect(STREAMS)
         with ThreadPoolExecutor(STREAMS) as pool:
             runs = [pool.submit(stress.worker, number, stop) for number in range(STREAMS)]
             time.sleep(seconds)
