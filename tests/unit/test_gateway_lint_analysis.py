@@ -208,6 +208,30 @@ def test_the_proposed_policy_does_what_is_predicted(tmp_path: Path) -> None:
     assert {"Pin", "Timestamp", "RequestId", "Tail"} == {fix.name for fix in report.fixes}
 
 
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        pytest.param(["m", "n"], ("m", "n"), id="two"),
+        pytest.param([f"m{number}" for number in range(256)], None, id="as-many-as-a-policy-names"),
+        pytest.param([f"m{number}" for number in range(257)], (), id="too-many"),
+        pytest.param(["m" * 257], (), id="too-long"),
+    ],
+)
+def test_a_policy_is_for_the_models_of_the_log(
+    tmp_path: Path, names: list[str], expected: tuple[str, ...] | None
+) -> None:
+    """For all, where it cannot name each; it has to read in any case."""
+    lines = chats(512, lambda number: f"Turn: {number}\n{RULES}")
+    sent = [
+        line.replace(b'"m"', f'"{names[number % len(names)]}"'.encode()) for number, line in enumerate(lines)
+    ]
+    policy = report_of(write_log(tmp_path / "log", sent)).policy
+
+    assert policy is not None
+    assert policy == parse(to_mapping(policy))
+    assert (tuple(names) if expected is None else expected) == policy.match.models
+
+
 def test_a_clean_log_has_no_findings(tmp_path: Path) -> None:
     """And nothing is proposed."""
     report = report_of(write_log(tmp_path / "log", list(agent_bodies(60, 1, NO_FAULTS))))

@@ -196,6 +196,26 @@ def test_a_plain_prompt_is_not_rendered(prompt: Any, expected: list[int]) -> Non
     assert pack(expected) == prompts().tokens(document(prompt=prompt))
 
 
+class StrictTokenizer(LetterTokenizer):
+    """A template that takes one system message only."""
+
+    def render(self, messages: Any, tools: Any, *, closed: bool, options: Any) -> str:
+        """Refuse a second."""
+        if [message["role"] for message in messages].count("system") > 1:
+            raise TemplateRefusal
+        return super().render(messages, tools, closed=closed, options=options)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [pytest.param(LetterTokenizer(), True, id="taken"), pytest.param(StrictTokenizer(), False, id="refused")],
+)
+def test_the_template_says_where_lines_may_move(tokenizer: LetterTokenizer, expected: bool) -> None:
+    """As the gateway finds out from the engine."""
+    assert expected == TemplatePrompts(tokenizer, "letters").takes_later_system
+    assert not PlainPrompts(EstimateEncoder()).takes_later_system
+
+
 def test_the_tail_is_what_its_message_adds() -> None:
     """With the opening of the answer behind it."""
     messages = [{"role": "user", "content": "a"}, {"role": "system", "content": "rules"}]

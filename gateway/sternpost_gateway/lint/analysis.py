@@ -154,7 +154,7 @@ def _report(
     chosen: Sequence[Fix],
     notes: Sequence[str],
 ) -> Report:
-    named = replace(options.names, models=options.names.models or tuple(survey.models))
+    named = replace(options.names, models=options.names.models or survey.models)
     return Report(
         files=log.names,
         lines=Lines(
@@ -237,7 +237,7 @@ def _rest(survey: Survey, tried: _Tried) -> list[Finding]:
             tokens=round(parting.chars_behind * per_char),
             estimated=True,
         )
-        for kind, parting in survey.after.found.items()
+        for kind, parting in survey.partings.found.items()
     ]
 
 

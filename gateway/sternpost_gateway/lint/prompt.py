@@ -13,6 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from sternpost_core.jsonspan import Document, elements, value
+from sternpost_gateway.chat_template import (
+    NOT_KNOWN,
+    SYSTEM,
+    TEXTS,
+    takes_later_system,
+    with_later_system,
+)
 from sternpost_gateway.dialogue import LISTED
 from sternpost_gateway.lint.encoders import TOKEN_BYTES, Encoder, FunctionEncoder, RememberingEncoder, pack
 from sternpost_gateway.lint.model_tokenizer import ModelTokenizer, TemplateRefusal
@@ -32,9 +39,15 @@ class Unrenderable(Exception):
 
 
 class Prompts(Protocol):
-    """Renders bodies; `label` says by what, for the report."""
+    """
+    Renders bodies; `label` says by what, for the report.
+
+    `takes_later_system`: a system message behind the first is rendered behind it, as the gateway finds out by
+    asking the engine.
+    """
 
     label: str
+    takes_later_system: bool
 
     def tokens(self, document: Document) -> bytes:
         """
@@ -50,6 +63,9 @@ class Prompts(Protocol):
 
 class PlainPrompts:
     """Renders without a template: each message is a line with its role, and its content."""
+
+    # As the gateway has it of a template that it does not know.
+    takes_later_system = NOT_KNOWN.takes_later_system
 
     def __init__(self, encoder: Encoder) -> None:
         self.label = encoder.label
@@ -73,6 +89,7 @@ class TemplatePrompts:
         self._marks = _pattern_of(tokenizer.marks)
         self._encoder = RememberingEncoder(FunctionEncoder(label, self._ids))
         self._whole = not self._splits_alike()
+        self.takes_later_system = self._probe_later_system()
 
     def tokens(self, document: Document) -> bytes:
         """Return the tokens of a conversation, with the opening of the answer, or of a plain prompt."""
@@ -109,6 +126,18 @@ class TemplatePrompts:
 
     def _ids(self, text: str) -> Sequence[int]:
         return self._tokenizer.ids(text, opened=False)
+
+    def _probe_later_system(self) -> bool:
+        opening = self._probe([SYSTEM], closed=False)
+        later = [self._probe(with_later_system(text), closed=True) for text in TEXTS]
+        return takes_later_system(opening, later)
+
+    def _probe(self, messages: Sequence[Any], *, closed: bool) -> tuple[int, ...] | None:
+        """Return a made-up conversation's token ids, None where the template refuses it."""
+        try:
+            return tuple(self._ids(self._render(messages, {}, closed=closed)))
+        except Unrenderable:
+            return None
 
     def _splits_alike(self) -> bool:
         """Say whether texts between marks may be encoded, and remembered, one by one."""

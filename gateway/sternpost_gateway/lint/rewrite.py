@@ -44,11 +44,17 @@ class Rewritten:
 
 
 class Rewriter:
-    """Rewrites requests under one policy; with None they stay as they are."""
+    """
+    Rewrites requests under one policy; with None they stay as they are.
 
-    def __init__(self, policy: Policy | None) -> None:
+    `takes_later_system` is what the gateway asks the engine: whether its chat template takes a system message
+    behind the first.
+    """
+
+    def __init__(self, policy: Policy | None, *, takes_later_system: bool = False) -> None:
         self.pins = policy is not None and policy.prompt.canonicalize is Canonicalize.PIN
         self._policy = policy
+        self._takes_later_system = takes_later_system
         self._pins = ToolPins(scopes_max=SCOPES_MAX)
         self._lines = VolatileLines(chars_max=LINES_CHARS_MAX)
         self._versions = Versions(None)
@@ -67,7 +73,9 @@ class Rewriter:
 
     def _plan(self, request: LoggedRequest) -> Planned:
         identified = identified_as(request, self._policy)
-        canonicalized = canonicalize(identified, self._pins, self._lines)
+        canonicalized = canonicalize(
+            identified, self._pins, self._lines, takes_later_system=self._takes_later_system
+        )
         return plan(segment(canonicalized), SECRET, self._versions)
 
 

@@ -78,11 +78,11 @@ class _Rendered:
 class Scenario:
     """A policy, and the caches of an engine that gets what this policy makes of the requests."""
 
-    def __init__(self, policy: Policy | None, shape: CacheShape) -> None:
+    def __init__(self, policy: Policy | None, shape: CacheShape, *, takes_later_system: bool) -> None:
         self.tally = Tally()
         self._policy = policy
         self._shape = shape
-        self._rewriter = Rewriter(policy)
+        self._rewriter = Rewriter(policy, takes_later_system=takes_later_system)
         self._prefixes = PrefixCache(shape.cache_tokens // shape.block_tokens)
         self._tails: Bounded[str, int] = Bounded(TAILS_MAX)
 
@@ -137,7 +137,9 @@ class Simulation:
 
     def __init__(self, policies: Sequence[Policy | None], prompts: Prompts, shape: CacheShape) -> None:
         self.shape = shape.bounded(len(policies))
-        self.scenarios = [Scenario(policy, self.shape) for policy in policies]
+        self.scenarios = [
+            Scenario(policy, self.shape, takes_later_system=prompts.takes_later_system) for policy in policies
+        ]
         self._prompts = prompts
         self._pinner = Rewriter(policy_of([pin_fix()], PolicyNames()))
 

@@ -16,6 +16,7 @@ from sternpost_core.content import content_id
 from sternpost_core.divergence import Difference, Divergence, Part, PartKind, first_divergence, parting_place
 from sternpost_core.jsonspan import Document
 from sternpost_core.policy import Detector
+from sternpost_core.policy_parse import NAME_LENGTH_MAX, NAMES_MAX
 from sternpost_core.template import STABLE_SHARE, FrequentRuns, Template, TemplateSummary
 from sternpost_core.text import shorten
 from sternpost_gateway.canonicalize import canonicalize
@@ -41,8 +42,6 @@ VALUES_MAX: Final = 64
 EXCERPT_CHARS_MAX: Final = 60
 """Characters of a prompt that are shown where it is asked for."""
 
-MODELS_MAX: Final = 256
-"""Models whose names go into a policy, which takes no more."""
 
 HARMLESS: Final = frozenset({Difference.SPACING})
 """Differences that no engine sees, because it reads the tools before it renders them."""
@@ -135,9 +134,8 @@ class Survey:
         self.volatile: dict[tuple[str, Detector, int], Sighting] = {}
         self.tools: dict[str, Sighting] = {}
         self.first_tail: Place | None = None
-        self.models: dict[str, None] = {}
-        self.before = Partings(show_text=show_text)
-        self.after = Partings(show_text=show_text)
+        self._models: dict[str, None] = {}
+        self.partings = Partings(show_text=show_text)
         self._show_text = show_text
         self._lines = VolatileLines()
         self._pins = ToolPins()
@@ -151,15 +149,22 @@ class Survey:
         document = request.document
         self.requests += 1
         self.chars += len(document.body)
-        if (model := text_member(document, MODEL_FIELD)) and len(self.models) < MODELS_MAX:
-            self.models[model] = None
+        if (model := text_member(document, MODEL_FIELD)) and len(self._models) <= NAMES_MAX:
+            self._models[model] = None
         canonical = canonicalize(identified_as(request, self._policy), self._pins, self._lines)
         assert canonical.document is not None, "logged requests have been read"
         self._observe_volatile(file, request)
         self._observe_tools(file, request, canonical.document, canonical.tools)
         self._observe_templates(file, request, canonical.document)
-        self.before.observe(file, request, document)
-        self.after.observe(file, request, canonical.document)
+        self.partings.observe(file, request, canonical.document)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Return the models that a policy may name; () for all, where it cannot name each."""
+        can_name = len(self._models) <= NAMES_MAX and all(
+            len(model) <= NAME_LENGTH_MAX for model in self._models
+        )
+        return tuple(self._models) if can_name else ()
 
     @property
     def template_before(self) -> Template | None:
