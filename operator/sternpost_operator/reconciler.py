@@ -213,9 +213,13 @@ class Reconciler:
 
     def _texts(self, pool: EnginePool) -> tuple[str, ...]:
         """Return the ConfigMaps that accepted policies of a pool name for calibration."""
-        judged = (self._admission.judge(value)[0] for value in self._world.store.of_kind(POLICIES.kind))
-        served = (policy for policy in judged if policy and _is_served(policy, pool))
-        names = {policy.suffix_cache.calibration.config_map for policy in served if policy.suffix_cache}
+        store = self._world.store
+        values = (
+            store.get(key) for key in dependents(store, Key(POOLS.kind, pool.namespace, pool.name), None)
+        )
+        policies = (self._admission.judge(value)[0] for value in values if value is not None)
+        caches = (policy.suffix_cache for policy in policies if policy is not None)
+        names = {cache.calibration.config_map for cache in caches if cache is not None}
         return tuple(sorted(name for name in names if name))
 
     async def _pods(self, pool: EnginePool) -> list[Object]:
@@ -321,10 +325,6 @@ def _read_pool(value: Object) -> tuple[EnginePool | None, tuple[Fault, ...]]:
         return parse_pool(value), ()
     except PolicyError as error:
         return None, error.faults
-
-
-def _is_served(policy: Policy, pool: EnginePool) -> bool:
-    return (policy.namespace, policy.pool) == (pool.namespace, pool.name)
 
 
 def _read_switch(value: Object) -> tuple[CacheKillSwitch | None, tuple[Fault, ...]]:
