@@ -477,8 +477,13 @@ class WorkerSide:
 
 
 def _positions_max(vllm_config: Any) -> int:
-    """How far an anchored tail may reach; nowhere where whole forwards are replayed and call nothing."""
-    if vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs():
+    """
+    How far an anchored tail may reach.
+
+    Nowhere where whole forwards are replayed, for they call nothing, and nowhere under the V2 runner, which
+    makes positions on the device.
+    """
+    if vllm_config.use_v2_model_runner or vllm_config.compilation_config.cudagraph_mode.has_full_cudagraphs():
         return 0
     length: int = vllm_config.model_config.max_model_len
     return length

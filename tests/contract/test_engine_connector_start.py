@@ -57,19 +57,24 @@ def test_refusal_of_one_worker_turns_the_store_off(connector: ModuleType) -> Non
 
 
 @pytest.mark.parametrize(
-    ("full_graphs", "shifts", "reason"),
+    ("engine", "shifts", "reason"),
     [
-        pytest.param(False, (True, True), Reason.BUILDING, id="all-can"),
-        pytest.param(False, (True, False), Reason.ANCHOR_UNSUPPORTED, id="one-worker-cannot"),
-        pytest.param(True, (True, True), Reason.ANCHOR_UNSUPPORTED, id="forwards-are-replayed-whole"),
+        pytest.param({}, (True, True), Reason.BUILDING, id="all-can"),
+        pytest.param({}, (True, False), Reason.ANCHOR_UNSUPPORTED, id="one-worker-cannot"),
+        pytest.param(
+            {"full_graphs": True}, (True, True), Reason.ANCHOR_UNSUPPORTED, id="forwards-are-replayed-whole"
+        ),
+        pytest.param(
+            {"v2_runner": True}, (True, True), Reason.ANCHOR_UNSUPPORTED, id="positions-made-on-the-device"
+        ),
     ],
 )
 def test_tails_are_anchored_where_positions_can_be_shifted(
-    connector: ModuleType, full_graphs: bool, shifts: tuple[bool, bool], reason: Reason
+    connector: ModuleType, engine: dict[str, Any], shifts: tuple[bool, bool], reason: Reason
 ) -> None:
     """By every worker, in every step; otherwise the request is exact and says why."""
     setup = import_object("sternpost_engine.worker_setup")
-    side = make_side(connector, workers=2, full_graphs=full_graphs)
+    side = make_side(connector, workers=2, **engine)
     side.workers_ready([setup.WorkerReport(10**6, False, None, shifting) for shifting in shifts])
 
     side.add(request_of(build_facts("build", mode=Mode.ANCHOR, anchor=64)))
