@@ -408,6 +408,9 @@ def test_engine_core_is_called_by_a_methods_name() -> None:
     assert "getattr(self, method_name)" in source("vllm.v1.engine.core:EngineCoreProc._handle_client_request")
     assert ["method", "args"] == parameters("vllm.v1.engine.core_client:AsyncMPClient.call_utility_all_async")
     assert "get_kv_connector" in dir(import_object(SCHEDULER))
+    assert "self.engine_core = " in source("vllm.v1.engine.async_llm:AsyncLLM.__init__")
+    # A call that is given up after its time must not end the client when its answer comes.
+    assert "except asyncio.InvalidStateError" in source("vllm.v1.engine.core_client:_process_utility_output")
 
 
 def test_attention_layers_are_known_before_the_forward() -> None:
