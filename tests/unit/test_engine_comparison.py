@@ -55,12 +55,31 @@ def test_worst_of_a_layers_keys_and_values_counts(noise: float, largest: float) 
     comparison.add(0, *tensors(0.0))
 
     assert not comparison.holds
-    assert pytest.approx(largest, rel=0.3) == comparison.largest
+    assert pytest.approx(largest, rel=0.6) == comparison.largest
 
 
 def test_zeros_are_compared_with_zeros() -> None:
     """A layer of a model without weights yet has keys of no length."""
     comparison = Comparison(1, torch.float32)
-    comparison.add(0, torch.zeros(2, 2), torch.zeros(2, 2))
+    comparison.add(0, torch.zeros(2, 2, 2), torch.zeros(2, 2, 2))
 
     assert comparison.holds
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wrong", "holds"),
+    [
+        pytest.param(torch.float32, 1, False, id="one-token-of-32-bits"),
+        pytest.param(torch.bfloat16, 3, True, id="few-tokens-of-16-bits"),
+        pytest.param(torch.bfloat16, 8, False, id="half-of-the-tokens"),
+    ],
+)
+def test_rounding_may_send_a_few_tokens_to_other_experts(dtype: torch.dtype, wrong: int, holds: bool) -> None:
+    """In 16 bits alone; a splice that is wrong is wrong for all of them."""
+    keys, _ = tensors(0.0, dtype)
+    other = keys.clone()
+    other[:wrong] = -other[:wrong]
+    comparison = Comparison(1, dtype)
+    comparison.add(0, keys, other)
+
+    assert holds is comparison.holds
