@@ -46,7 +46,7 @@ check: $(STAMP) ## Formatting, lint, types, import rules and layout
 	@echo "== imports"; $(BIN)/lint-imports --no-logo
 	@echo "== layout";  $(PYTEST) -q tests/unit/test_layout.py tests/unit/test_tidy.py
 
-test: check ## check, the tests, and those against the real vLLM and a real API server
+test: check ## check, the tests, and those against the real vLLM, a real API server and a real Prometheus
 	@echo "== tests"
 	@$(PYTEST) -q
 	@echo "== model"
@@ -56,6 +56,9 @@ test: check ## check, the tests, and those against the real vLLM and a real API 
 	@echo "== tests against an API server"
 	@tests/support/apiserver/build.sh >/dev/null
 	@$(PYTEST) -q -m "kube and not slow"
+	@echo "== tests against Prometheus"
+	@tests/support/prometheus/install.sh >/dev/null
+	@$(PYTEST) -q -m "prometheus and not slow"
 
 fuzz: $(STAMP) ## Try what must hold for any input; STERNPOST_FUZZ_SECONDS says for how long
 	@STERNPOST_FUZZ_SECONDS=$${STERNPOST_FUZZ_SECONDS:-600} $(PYTEST) -q --timeout=0 tests/fuzz
@@ -86,8 +89,9 @@ bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.$* $(ARGS)
 
-docs: $(STAMP) ## Make the reference of the custom resources from the schemas, and the chart's copy of them
+docs: $(STAMP) ## Make the references of custom resources and metrics, the chart's copy of the former, and its dashboards
 	@$(BIN)/python -m docs.make_crds
+	@$(BIN)/python -m docs.make_metrics
 	@cp crds/*.yaml charts/sternpost/files/crds/
 
 lint-fix: $(STAMP) ## Format, and mend what ruff can mend

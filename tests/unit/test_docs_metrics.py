@@ -1,0 +1,90 @@
+"""The reference of the metrics is the code's, each metric is used, and what people ask has a query."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from docs.make_metrics import REFERENCE, REGISTRIES, ROOT, Metric, inventory, load_questions, render
+from sternpost_fakes.rules import names_in, rule_groups, rules
+
+FOUNDING: Final = (
+    "hit rate",
+    "hit kv share",
+    "evictions",
+    "lock wait",
+    "false hits",
+    "inserts",
+    "match time",
+    "memory use",
+    "cache read tokens",
+    "cache write tokens",
+    "ttft p50 and p95",
+    "input cost per request",
+    "cost saved",
+    "isolation violations",
+    "full prefill",
+)
+"""What the articles that the project goes back to ask to be watched."""
+
+
+def test_the_reference_is_what_the_code_declares() -> None:
+    """Whoever changes a metric runs `make docs`."""
+    assert render() == REFERENCE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("metric", inventory(), ids=lambda metric: metric.name)
+def test_every_metric_is_used(metric: Metric) -> None:
+    """A metric that nobody sets is a promise that nobody keeps."""
+    folder = (ROOT / REGISTRIES[metric.part]).parent
+    declared = ROOT / REGISTRIES[metric.part]
+
+    assert any(metric.handle in _handles(path, own=path == declared) for path in folder.rglob("*.py"))
+
+
+@pytest.mark.parametrize("metric", inventory(), ids=lambda metric: metric.name)
+def test_every_metric_is_named_by_the_rules(metric: Metric) -> None:
+    """The product's prefix, `_total` for counters and for nothing else, and a sentence as help."""
+    assert metric.name.startswith("sternpost_")
+    assert (metric.kind == "counter") is metric.name.endswith("_total")
+    assert metric.text.endswith(".") and metric.text[0] in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def test_names_are_used_once() -> None:
+    """Two parts never mean two things by one name."""
+    names = [metric.name for metric in inventory()]
+
+    assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("words", FOUNDING)
+def test_every_founding_question_has_a_query(words: str) -> None:
+    """Each of them is asked, in so many words."""
+    assert any(words in question["question"].lower() for question in load_questions())
+
+
+def test_every_query_names_what_there_is() -> None:
+    """A query in the reference can be pasted."""
+    known = {series for metric in inventory() for series in metric.series}
+    known |= {rule["record"] for rule in rules(rule_groups(), "record")}
+
+    assert set() == {name for question in load_questions() for name in names_in(question["query"])} - known
+
+
+def _handles(path: Path, *, own: bool) -> set[str]:
+    """Return the attributes that a module reads and, for the engine's tables, the keys that it fills."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    read = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+    }
+    keys = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return read if own else read | keys
