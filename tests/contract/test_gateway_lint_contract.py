@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pytest
 
+from bench.agent_log.compare import compare
+from bench.agent_log.vllm_parts import VllmCache
 from sternpost_engine.model_fetch import default_directory
 from sternpost_fakes.vllm_modules import import_object
 from sternpost_gateway.lint.cache import PrefixCache, block_hashes
@@ -19,46 +21,8 @@ from sternpost_gateway.lint.model_tokenizer import load_model_tokenizer
 pytestmark = pytest.mark.engine
 
 BLOCK: Final = 16
-TOKENS_MAX: Final = 4096
-
-
-class VllmCache:
-    """vLLM's cache manager, which gets one request after the other."""
-
-    def __init__(self, blocks: int) -> None:
-        spec = import_object("vllm.v1.kv_cache_interface:FullAttentionSpec")(
-            block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=import_object("torch:float32")
-        )
-        group = import_object("vllm.v1.kv_cache_interface:KVCacheGroupSpec")(["layer"], spec)
-        config = import_object("vllm.v1.kv_cache_interface:KVCacheConfig")(
-            # One block is the manager's own.
-            num_blocks=blocks + 1,
-            kv_cache_tensors=[],
-            kv_cache_groups=[group],
-        )
-        hashing = import_object("vllm.utils.hashing:sha256")
-        import_object("vllm.v1.core.kv_cache_utils:init_none_hash")(hashing)
-        hasher = import_object("vllm.v1.core.kv_cache_utils:get_request_block_hasher")
-        self._hasher = hasher(BLOCK, hashing)
-        self._manager: Any = import_object("vllm.v1.core.kv_cache_manager:KVCacheManager")(
-            config, max_model_len=TOKENS_MAX, scheduler_block_size=BLOCK, hash_block_size=BLOCK
-        )
-        self._count = 0
-
-    def take(self, tokens: list[int]) -> int:
-        """Return how many of a prompt's tokens are there, compute the rest, and end the request."""
-        self._count += 1
-        request = import_object("vllm.v1.request:Request")(
-            request_id=str(self._count),
-            prompt_token_ids=tokens,
-            sampling_params=import_object("vllm:SamplingParams")(max_tokens=1),
-            pooling_params=None,
-            block_hasher=self._hasher,
-        )
-        computed, held, _ = self._manager.get_computed_blocks(request)
-        assert self._manager.allocate_slots(request, len(tokens) - held, held, computed) is not None
-        self._manager.free(request)
-        return int(held)
+REQUESTS: Final = 500
+DIFFERENCE_MAX: Final = 0.02
 
 
 @pytest.mark.parametrize(
@@ -73,7 +37,7 @@ def test_the_simulated_cache_is_vllms(blocks: int, seed: int) -> None:
     """Prompts of a few common openings, each with an end of its own: the same hits, one by one."""
     chance = random.Random(seed)
     openings = [[chance.randrange(1000) for _ in range(chance.randrange(0, 200))] for _ in range(6)]
-    vllm, simulated = VllmCache(blocks), PrefixCache(blocks)
+    vllm, simulated = VllmCache(blocks, BLOCK), PrefixCache(blocks)
     for _ in range(300):
         tokens = chance.choice(openings) + [chance.randrange(3) for _ in range(chance.randrange(1, 60))]
         partial = int(len(tokens) % BLOCK > 0)
@@ -96,3 +60,12 @@ def test_the_tokenizer_that_is_read_is_the_hubs() -> None:
     assert theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == text
     assert theirs.encode(text, add_special_tokens=False) == list(ours.ids(text, opened=False))
     assert theirs.encode("a b") == list(ours.ids("a b", opened=True))
+
+
+def test_predicted_reuse_is_counted_reuse(tmp_path: Path) -> None:
+    """From the log's bytes to vLLM's own counters, today and with the proposed policy."""
+    found = compare(default_directory(os.environ), tmp_path, REQUESTS, seed=5)
+
+    assert {"Pin", "RequestId", "Tail", "Timestamp"} == {fix.name for fix in found.report.fixes}
+    assert max(found.differences) <= DIFFERENCE_MAX
+    assert found.fixed > found.today + 0.5
