@@ -2,7 +2,7 @@
 vLLM's own parts that decide about prefix reuse, without an engine around them.
 
 Its parser of requests, the chat template by the hub's library, and its cache manager with the very counters
-that `vllm:prefix_cache_queries` and `vllm:prefix_cache_hits` show. What they are given is token ids, so that no
+that `vllm:prefix_cache_queries` and `vllm:prefix_cache_hits` show. What they are given is token ids, so no
 weights are needed, and 10,000 requests take minutes on one core.
 """
 
