@@ -48,6 +48,8 @@ def bounds(results: Results, peers: frozenset[str]) -> list[Bound]:
         for peer in sorted(peers & outcomes.keys()):
             holds = ours.reuse_share >= outcomes[peer].reuse_share - GAP_MAX
             found.append(Bound(f"{workload}: reuse not below {peer}'s", holds))
+        if ratio := _peer_ratio(outcomes, peers):
+            found.append(Bound(f"{workload}: latency not above the best peer's", ratio <= 1.0))
     if "no_reuse" in results:
         ratio = _ratio(results["no_reuse"], OURS, LEAST_LOADED)
         found.append(Bound("no_reuse: latency within 3% of least-loaded", ratio <= NO_REUSE_RATIO_MAX))
@@ -84,17 +86,21 @@ def _rows(workload: str, outcomes: Mapping[str, Outcome], peers: frozenset[str])
                 "unit": unit,
                 "n": one.requests,
             }
-    known = [outcomes[peer].ttft_p50 for peer in peers if peer in outcomes]
-    if known:
-        value = round(outcomes[OURS].ttft_p50 / min(known), 4)
+    if ratio := _peer_ratio(outcomes, peers):
         yield {
             "workload": workload,
             "router": OURS,
             "metric": "ttft_ratio_best_peer",
-            "value": value,
+            "value": round(ratio, 4),
             "unit": "1",
             "n": outcomes[OURS].requests,
         }
+
+
+def _peer_ratio(outcomes: Mapping[str, Outcome], peers: frozenset[str]) -> float | None:
+    """Return our median latency over that of the fastest peer, None where there is no peer."""
+    known = [outcomes[peer].ttft_p50 for peer in peers if peer in outcomes]
+    return outcomes[OURS].ttft_p50 / min(known) if known else None
 
 
 def _ratio(outcomes: Mapping[str, Outcome], router: str, other: str) -> float:

@@ -21,6 +21,9 @@ from sternpost_gateway.fleet import Engine
 from sternpost_gateway.router import Routed
 from sternpost_gateway.single_flight import Leader, SingleFlight
 
+BATCH_TOKENS: Final = 64.0
+"""In a batch, so many tokens that another request is still computing are worth waiting for."""
+
 WAIT_SECONDS_MAX: Final = 5.0
 WAIT_SHARE: Final = 0.25
 """A request waits at most so long, or this share of its client's own deadline, whichever is shorter."""
@@ -65,6 +68,21 @@ class Pass:
         self._leave()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """
+    Who comes to a gate: whose request it is, and how many seconds it may wait.
+
+    One that is part of a batch waits for less than others would; one that has followed in vain too often may
+    follow no more.
+    """
+
+    tenant: str = ""
+    wait_seconds: float = WAIT_SECONDS_MAX
+    in_batch: bool = False
+    may_follow: bool = True
+
+
 class ColdGate:
     """The gates of all engines."""
 
@@ -103,9 +121,7 @@ class ColdGate:
         """Forget an engine that is gone; who is in its gate keeps the gate for as long."""
         self._limiters.pop(engine, None)
 
-    async def enter(
-        self, routed: Routed, tenant: str, wait_seconds: float, *, may_follow: bool = True
-    ) -> Pass | None:
+    async def enter(self, routed: Routed, entry: Entry) -> Pass | None:
         """
         Wait for a request's turn; None when what it followed has failed, so that it is to be routed anew.
 
@@ -113,25 +129,24 @@ class ColdGate:
             Overloaded: there is no room, and no hope for any in time.
         """
         began = self._clock.monotonic()
-        followed = self._leader_of(routed) if may_follow else None
+        worth = BATCH_TOKENS if entry.in_batch else self._limits.cold_tokens
+        followed = self._leader_of(routed, worth) if entry.may_follow else None
         if followed is not None and not await self._follow(followed, began):
             return None
-        leads = routed.uncached_tokens >= self._limits.cold_tokens
-        leader = self._lead(routed) if leads else None
+        leader = self._lead(routed) if routed.uncached_tokens >= worth else None
         try:
             limiter = self._limiters.setdefault(routed.engine, ColdLimiter(self._limits))
-            patience = min(WAIT_SECONDS_MAX, wait_seconds)
-            ticket, queued = await self._find_room(limiter, routed.uncached_tokens, tenant, patience)
+            ticket, queued = await self._find_room(limiter, routed.uncached_tokens, entry)
         except BaseException:
             self._end(leader, succeeded=False)
             raise
-        self._on_outcome(_came_through(leads, followed), self._clock.monotonic() - began)
+        outcome = _came_through(ticket.is_cold, followed)
+        self._on_outcome(outcome, self._clock.monotonic() - began)
         return self._pass(limiter, ticket, leader, queued)
 
-    def _leader_of(self, routed: Routed) -> Leader | None:
-        """Return whom a request follows: who computes much of what it is predicted to find."""
-        unconfirmed = routed.expected_tokens
-        if unconfirmed < self._limits.cold_tokens or not routed.expected_blocks:
+    def _leader_of(self, routed: Routed, worth: float) -> Leader | None:
+        """Return whom a request follows: who computes `worth` tokens of what it is predicted to find."""
+        if routed.expected_tokens < worth or not routed.expected_blocks:
             return None
         return self._flights.leader_of(routed.engine, routed.expected_blocks[-1])
 
@@ -167,16 +182,14 @@ class ColdGate:
             if not follower.done():
                 follower.set_result(succeeded)
 
-    async def _find_room(
-        self, limiter: ColdLimiter, tokens: float, tenant: str, wait_seconds: float
-    ) -> tuple[Ticket, float]:
+    async def _find_room(self, limiter: ColdLimiter, tokens: float, entry: Entry) -> tuple[Ticket, float]:
         queued = limiter.active_tokens
-        ticket = Ticket(tokens, tenant, self._clock.monotonic())
+        ticket = Ticket(tokens, entry.tenant, self._clock.monotonic())
         standing = limiter.enter(ticket)
         if standing is Standing.REFUSED:
             raise self._overloaded(Outcome.QUEUE_FULL, QUEUE_FULL)
         if standing is Standing.WAITING:
-            await self._wait(limiter, ticket, wait_seconds)
+            await self._wait(limiter, ticket, min(WAIT_SECONDS_MAX, entry.wait_seconds))
             queued = limiter.active_tokens - ticket.tokens
         return ticket, queued
 

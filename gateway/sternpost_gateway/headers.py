@@ -38,6 +38,9 @@ RESERVED_PREFIX: Final = b"x-sternpost-"
 PICKER_HEADER: Final = b"x-gateway-destination-endpoint"
 """Names the engine that a picker chose; a client must not choose engines."""
 
+BATCH_HEADER: Final = "x-sternpost-batch"
+"""Says that others like this request come at the same time, so that one of them goes first."""
+
 CACHE_HEADER: Final = "x-sternpost-cache"
 """`off` turns reuse off for one request."""
 

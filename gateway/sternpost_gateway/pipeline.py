@@ -26,7 +26,7 @@ from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.canary import Rollouts
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
-from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
+from sternpost_gateway.cold_gate import ColdGate, Entry, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.dialogue import raw_member
@@ -45,7 +45,7 @@ from sternpost_gateway.errors import (
 from sternpost_gateway.findings import Findings
 from sternpost_gateway.fleet import Engine, Fleet, Flight
 from sternpost_gateway.forward import Forward
-from sternpost_gateway.headers import as_mapping, request_id_of
+from sternpost_gateway.headers import BATCH_HEADER, as_mapping, request_id_of
 from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import NO_POLICY, Metrics
@@ -273,15 +273,19 @@ class Pipeline:
     async def _admit(self, planned: Planned, tried: list[Engine], landing: ExitStack) -> Admitted:
         """Choose an engine and wait until it has room; what has failed meanwhile is chosen anew."""
         parts, identified = self._parts, planned.identified
-        patience = patience_of(as_mapping(identified.received.headers))
+        headers = as_mapping(identified.received.headers)
+        entry = Entry(
+            tenant=identified.tenant or "",
+            wait_seconds=patience_of(headers),
+            in_batch=bool(headers.get(BATCH_HEADER)),
+        )
         follows = 0
         while True:
             follows += 1
             routed = self._route(planned, tried)
             waiting = landing.enter_context(ExitStack())
             flight = waiting.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
-            may_follow = follows < FOLLOWS_MAX
-            gate = await parts.gate.enter(routed, identified.tenant or "", patience, may_follow=may_follow)
+            gate = await parts.gate.enter(routed, replace(entry, may_follow=follows < FOLLOWS_MAX))
             if gate is not None:
                 waiting.callback(gate.leave)
                 # It may have waited for longer than a decision counts.

@@ -16,7 +16,7 @@ from sternpost_core.policy import Isolation
 from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.sim_checks import violations
 from sternpost_fakes.sim_run import POLICY, drawn_plan, simulate
-from sternpost_gateway.cold_gate import ColdGate, Pass
+from sternpost_gateway.cold_gate import ColdGate, Entry, Pass
 from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
@@ -109,11 +109,9 @@ def open_gates(parts: Parts) -> Parts:
 class LeakyGate(ColdGate):
     """Plant: what is let through is never let go again."""
 
-    async def enter(
-        self, routed: Routed, tenant: str, wait_seconds: float, *, may_follow: bool = True
-    ) -> Pass | None:
+    async def enter(self, routed: Routed, entry: Entry) -> Pass | None:
         """Let a request through, and forget that it leaves."""
-        passed = await super().enter(routed, tenant, wait_seconds, may_follow=may_follow)
+        passed = await super().enter(routed, entry)
         return passed and replace(passed, _leave=lambda: None, _computed=lambda: None)
 
 

@@ -6,14 +6,14 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from sternpost_fakes.virtual_time import VirtualClock, run_virtual
-from sternpost_gateway.cold_gate import ColdGate, Pass, patience_of
+from sternpost_gateway.cold_gate import ColdGate, Entry, Pass, patience_of
 from sternpost_gateway.cold_limiter import ColdLimits, Outcome
 from sternpost_gateway.errors import Overloaded
 from sternpost_gateway.fleet import Engine
@@ -60,15 +60,15 @@ class Scene:
     def _count(self, outcome: Outcome, seconds: float) -> None:
         self.outcomes[outcome] += 1
 
-    async def enter(self, routed: Routed, tenant: str = "acme", wait: float = 5.0) -> Pass:
+    async def enter(self, routed: Routed, wait: float = 5.0, *, in_batch: bool = False) -> Pass:
         """Wait for a request's turn, which comes."""
-        passed = await self.gate.enter(routed, tenant, wait)
+        passed = await self.gate.enter(routed, Entry(tenant="acme", wait_seconds=wait, in_batch=in_batch))
         assert passed is not None, "what it followed has not failed"
         return passed
 
     async def come(self, *routed: Routed) -> list[asyncio.Task[Pass | None]]:
         """Let requests come, and let everything happen that happens at once."""
-        tasks = [asyncio.ensure_future(self.gate.enter(item, "acme", 5.0)) for item in routed]
+        tasks = [asyncio.ensure_future(self.gate.enter(item, Entry())) for item in routed]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         return tasks
@@ -170,7 +170,7 @@ def test_failed_leader_is_replaced_by_one_of_its_followers() -> None:
 
         async def request() -> None:
             # The first of those that are routed anew finds nothing, and leads; the others find that.
-            while (passed := await tested.gate.enter(sharing(15 if leading else 0), "acme", 60.0)) is None:
+            while (passed := await tested.gate.enter(sharing(15 if leading else 0), Entry())) is None:
                 pass
             leading.append(passed)
 
@@ -220,6 +220,25 @@ def test_request_that_shares_little_follows_nobody() -> None:
         await tested.enter(sharing(held=7))
 
         assert 0.0 == tested.clock.monotonic()
+
+    scene(main)
+
+
+def test_batch_waits_for_its_first_request_although_its_prompt_is_short() -> None:
+    """Of requests that say that they belong together one goes first, whatever there is to compute."""
+
+    async def main(tested: Scene) -> None:
+        leader = await tested.enter(replace(sharing(), prompt_tokens=512.0), in_batch=True)
+        short = replace(sharing(held=15), prompt_tokens=512.0, reuse_tokens=480.0)
+        follower = asyncio.ensure_future(tested.enter(short, in_batch=True))
+        await tested.enter(short)
+        alone = tested.clock.monotonic()
+        await asyncio.sleep(0.5)
+        waited = not follower.done()
+        leader.computed()
+        await follower
+
+        assert (0.0, True, 0.5) == (alone, waited, tested.clock.monotonic())
 
     scene(main)
 
