@@ -157,6 +157,7 @@ async def fan_out() -> FannedOut:
 def page(routed: Routed, fanned: FannedOut) -> str:
     """Return the page for readers."""
     machine = describe_machine(ROOT)
+    polls = f"{GATEWAYS / POLL_SECONDS:.0f} per second"
     return f"""# Scale
 
 Made by `make bench-scale`, at commit `{machine.commit[:12]}`, on {machine}.
@@ -174,10 +175,11 @@ Made by `make bench-scale`, at commit `{machine.commit[:12]}`, on {machine}.
 |---|---|
 | gateways that answered | {fanned.answered:,} |
 | until the last answer, {GATEWAY_SECONDS * 1000:.0f} ms each way included | {fanned.seconds:.2f} s |
-| reads of the API server, each gateway polling every {POLL_SECONDS:.0f} s | {GATEWAYS / POLL_SECONDS:.0f} per second |
+| reads of the API server, each gateway polling every {POLL_SECONDS:.0f} s | {polls} |
 
 A decision costs time in proportion to the engines that may get the request. Gateways share nothing: a
-second one remembers as much, and makes the same choice where it remembers nothing, from the conversation's key.
+second one remembers as much, and where it remembers nothing makes the same choice, from the conversation's
+key.
 """
 
 

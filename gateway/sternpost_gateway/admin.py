@@ -27,9 +27,12 @@ from sternpost_gateway.learning import PolicyLearning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.trips import Trips
+from sternpost_gateway.warmer import Warmer, may_warm
 
 KILL_PATH: Final = "/sternpost/v1/kill"
 TEMPLATES_PATH: Final = "/sternpost/v1/templates"
+WARM_PATH: Final = "/sternpost/v1/warm"
+WARM_FIELDS: Final = ("policy", "engine")
 KILL_FIELDS: Final = ("level", "policy", "reason")
 KILL_BYTES_MAX: Final = 65536
 """The largest body that sets a kill level."""
@@ -55,6 +58,7 @@ class Admin:
     kill_file: KillFile | None
     trips: Trips
     gate: ColdGate
+    warmer: Warmer
     metrics: Metrics
     registry: CollectorRegistry
     clock: Clock
@@ -69,6 +73,7 @@ class Admin:
             Route("/metrics", self.metrics_page),
             Route(TEMPLATES_PATH, self.templates),
             Route(KILL_PATH, self.kill, methods=["GET", "POST"]),
+            Route(WARM_PATH, self.warm, methods=["POST"]),
         ]
 
     async def healthz(self, request: Request) -> Response:
@@ -109,6 +114,32 @@ class Admin:
         except SternpostError as error:
             answer = answer_of(error)
             return Response(answer.body, answer.status, headers={"content-type": "application/json"})
+
+    async def warm(self, request: Request) -> Response:
+        """Begin to build the tails that were asked for last, on all ready engines or on one."""
+        try:
+            self._check_token(request)
+            policy, url = read_warm(await _small_body(request))
+            return self._warm(policy, url)
+        except SternpostError as error:
+            answer = answer_of(error)
+            return Response(answer.body, answer.status, headers={"content-type": "application/json"})
+
+    def _warm(self, policy: str | None, url: str | None) -> Response:
+        known = [item.full_name for item in self.source.config.policies.policies]
+        ready = {view.engine.url: view.engine for view in self.fleet.ready_views()}
+        faults = [
+            Fault(name, repr(found), ", ".join(sorted(allowed)) or "null")
+            for name, found, allowed in (("policy", policy, known), ("engine", url, list(ready)))
+            if found is not None and found not in allowed
+        ]
+        if faults:
+            raise BodyError("warm", faults)
+        engines = list(ready.values()) if url is None else [ready[url]]
+        tails = self.warmer.start(
+            engines, lambda key: policy in (None, key.policy) and may_warm(self.kills.table, key)
+        )
+        return JSONResponse({"tails": tails, "engines": len(engines)}, status_code=202)
 
     def _check_token(self, request: Request) -> None:
         if self.token is None:
@@ -201,6 +232,26 @@ def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
     if faults or level is None:
         raise BodyError("kill", faults)
     return level, policy, reason
+
+
+def read_warm(body: bytes) -> tuple[str | None, str | None]:
+    """
+    Read the body that asks for engines to be warmed up: a policy and an engine, each null or missing for all.
+
+    Raises:
+        BodyError: with every fault.
+    """
+    document = scan(body)
+    fields = {name: value(document, member.value_span) for name, member in document.members.items()}
+    faults = [Fault(name, "a key", ", ".join(WARM_FIELDS)) for name in fields if name not in WARM_FIELDS]
+    policy, engine = fields.get("policy"), fields.get("engine")
+    if policy is not None and not isinstance(policy, str):
+        faults.append(Fault("policy", type(policy).__name__, "namespace/name, or null for all policies"))
+    if engine is not None and not isinstance(engine, str):
+        faults.append(Fault("engine", type(engine).__name__, "a ready engine's URL, or null for all"))
+    if faults:
+        raise BodyError("warm", faults)
+    return policy, engine
 
 
 async def _small_body(request: Request) -> bytes:

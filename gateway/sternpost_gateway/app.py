@@ -48,10 +48,11 @@ from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
-from sternpost_gateway.tails import Tails
+from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.warmer import Warmer, may_warm
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def create_app(
     api = EngineApi(control, settings.timeouts)
     tokens = routing.estimates.tokens
     prompts = make_prompts(api, clock, versions, tokens, settings.token_estimate)
+    builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
     parts = Parts(
         settings=settings,
         secret=load_secret(settings),
@@ -114,7 +116,8 @@ def create_app(
         prompts=prompts,
         tails=tails,
         trips=trips,
-        builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
+        builder=builder,
+        warmer=Warmer(tails, builder, routing.fleet),
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
@@ -142,6 +145,7 @@ def _admin(
         kill_file=kill_file,
         trips=parts.trips,
         gate=parts.gate,
+        warmer=parts.warmer,
         metrics=parts.metrics,
         registry=registry,
         clock=parts.clock,
@@ -269,6 +273,7 @@ async def _running(
         stack.push_async_callback(api.close)
         stack.push_async_callback(parts.prompts.versions.save)
         stack.push_async_callback(parts.builder.close)
+        stack.push_async_callback(parts.warmer.close)
         stack.push_async_callback(parts.prompts.close)
         await stack.enter_async_context(_background(jobs))
         yield
@@ -280,6 +285,7 @@ def _jobs(parts: Parts, keep_current: Job, api: EngineApi, kill_file: KillFile |
     jobs: dict[str, Job] = {
         "configuration": keep_current,
         "prober": Prober(api, parts.fleet, parts.metrics, timeouts, parts.clock).run,
+        "warmer": lambda: parts.warmer.run(lambda key: is_warm(parts, key)),
         "versions": parts.prompts.versions.keep_saved,
     }
     if kill_file:
@@ -316,6 +322,12 @@ async def _background(jobs: Mapping[str, Job]) -> AsyncIterator[None]:
 def _log_death(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.critical("the background task %r has died", task.get_name(), exc_info=task.exception())
+
+
+def is_warm(parts: Parts, key: TailKey) -> bool:
+    """Say whether a tail is to be on every engine: its policy says so, and it may be read."""
+    policy = next((one for one in parts.policies().policies if one.full_name == key.policy), None)
+    return policy is not None and policy.warm and may_warm(parts.kills(), key)
 
 
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:

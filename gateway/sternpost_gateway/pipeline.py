@@ -64,6 +64,7 @@ from sternpost_gateway.sse import error_event
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamResponse
+from sternpost_gateway.warmer import Warmer
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ class Parts:
     tails: Tails
     trips: Trips
     builder: TailBuilder
+    warmer: Warmer
     router: Router
     forward: Forward
     metrics: Metrics
@@ -348,6 +350,8 @@ class Pipeline:
         parts = self._parts
         info, tripped = parts.fleet.info(engine), parts.trips.is_tripped(engine)
         composed = compose(planned, engine, info, parts.tails, tripped=tripped)
+        if planned.wish is not None:
+            parts.warmer.note(planned.wish)
         if composed.outlook.wanted is not None:
             parts.builder.want(engine, composed.outlook.wanted)
         self._want_facts(planned, engine)

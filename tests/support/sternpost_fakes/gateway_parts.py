@@ -29,6 +29,7 @@ from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
 from sternpost_gateway.versions import Versions
+from sternpost_gateway.warmer import Warmer
 
 ENGINE = Engine("http://engine")
 SETTINGS = Settings(policies=Path("policies"), engines=(ENGINE.url,))
@@ -121,6 +122,7 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
     )
     client = httpx.AsyncClient(transport=httpx.MockTransport(around.control))
     api = EngineApi(client, settings.timeouts)
+    builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
     return Parts(
         settings=settings,
         secret=b"s" * 32,
@@ -134,7 +136,8 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
         prompts=make_prompts(api, clock, Versions(None), routing.estimates.tokens),
         tails=tails,
         trips=Trips(clock, None),
-        builder=TailBuilder(api, tails, metrics, routing.budget, routing.fleet),
+        builder=builder,
+        warmer=Warmer(tails, builder, routing.fleet),
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
