@@ -92,6 +92,7 @@ bench-%: $(STAMP)
 docs: $(STAMP) ## Make the references of custom resources and metrics, the chart's copy of the former, and its dashboards
 	@$(BIN)/python -m docs.make_crds
 	@$(BIN)/python -m docs.make_metrics
+	@$(BIN)/python -m charts.make_dashboards
 	@cp crds/*.yaml charts/sternpost/files/crds/
 
 lint-fix: $(STAMP) ## Format, and mend what ruff can mend
