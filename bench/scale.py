@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import resource
 import statistics
@@ -176,6 +177,9 @@ Made by `make bench-scale`, at commit `{machine.commit[:12]}`, on {machine}.
 | gateways that answered | {fanned.answered:,} |
 | until the last answer, {GATEWAY_SECONDS * 1000:.0f} ms each way included | {fanned.seconds:.2f} s |
 | reads of the API server, each gateway polling every {POLL_SECONDS:.0f} s | {polls} |
+
+Times are by the clock on the wall, with a load of {os.getloadavg()[0]:.0f} on the machine meanwhile: what others
+did there is in the 99th percentile.
 
 A decision costs time in proportion to the engines that may get the request. Gateways share nothing: a
 second one remembers as much, and where it remembers nothing makes the same choice, from the conversation's
