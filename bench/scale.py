@@ -158,6 +158,7 @@ async def fan_out() -> FannedOut:
 def page(routed: Routed, fanned: FannedOut) -> str:
     """Return the page for readers."""
     machine = describe_machine(ROOT)
+    load = f"{os.getloadavg()[0]:.0f}"
     polls = f"{GATEWAYS / POLL_SECONDS:.0f} per second"
     return f"""# Scale
 
@@ -178,8 +179,8 @@ Made by `make bench-scale`, at commit `{machine.commit[:12]}`, on {machine}.
 | until the last answer, {GATEWAY_SECONDS * 1000:.0f} ms each way included | {fanned.seconds:.2f} s |
 | reads of the API server, each gateway polling every {POLL_SECONDS:.0f} s | {polls} |
 
-Times are by the clock on the wall, with a load of {os.getloadavg()[0]:.0f} on the machine meanwhile: what others
-did there is in the 99th percentile.
+Times are by the clock on the wall, with a load of {load} on the machine meanwhile: what others did there
+is in the 99th percentile.
 
 A decision costs time in proportion to the engines that may get the request. Gateways share nothing: a
 second one remembers as much, and where it remembers nothing makes the same choice, from the conversation's
