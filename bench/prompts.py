@@ -4,9 +4,11 @@ How long the gateway thinks about a prompt: the whole pipeline without a network
     python -m bench.prompts [--seconds SECONDS] [--out FILE]
 
 Baseline and candidate take turns on the same bodies. The baseline checks the body and sends it on; the
-candidate pins tools, moves a clock, moves the tail to the end, salts, hints and cuts blocks for the router.
-What is learned from a prompt after its answer is measured apart: no client waits for it. Time is the thread's
-own CPU time, which nothing else on the machine adds to; there is no waiting in any of this.
+candidate looks for volatile lines, pins tools, moves the tail to the end, salts, hints and cuts blocks for
+the router. In `body_40k` and `body_4m` all but the question stays the same from request to request; in the
+`unstable` ones a clock in front has to move as well, and the tools come in another order each time. What is
+learned from a prompt after its answer is measured apart: no client waits for it. Time is the thread's own CPU
+time; there is no waiting in any of this.
 """
 
 from __future__ import annotations
@@ -98,14 +100,24 @@ POLICY: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests of about `size` bytes, made of messages of so many characters."""
+    """
+    Requests of about `size` bytes, made of messages of so many characters.
+
+    `unstable` ones have a clock in front and their tools in another order each time.
+    """
 
     name: str
     size: int
     message_chars: int
+    unstable: bool = False
 
 
-WORKLOADS: Final = (Workload("body_40k", 40_000, 1_000), Workload("body_4m", 4_000_000, 20_000))
+WORKLOADS: Final = (
+    Workload("body_40k", 40_000, 1_000),
+    Workload("body_40k_unstable", 40_000, 1_000, unstable=True),
+    Workload("body_4m", 4_000_000, 20_000),
+    Workload("body_4m_unstable", 4_000_000, 20_000, unstable=True),
+)
 
 
 @dataclass(slots=True)
@@ -160,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rows = [row for workload in WORKLOADS for row in measure(workload, options.seconds)]
     for row in rows:
-        print(f"{row.workload:>9} {row.metric:<20} {row.value:8.3f} {row.unit}")
+        print(f"{row.workload:>18} {row.metric:<20} {row.value:8.3f} {row.unit}")
     write_results("prompts", rows, describe_machine(ROOT), datetime.now(UTC), options.out)
     missed = [bound for bound in BOUNDS if not holds(bound, rows)]
     for bound in missed:
@@ -231,19 +243,21 @@ def received(body: bytes) -> Received:
 
 
 def bodies(workload: Workload) -> Iterator[bytes]:
-    """Yield requests: no two have the same clock, nor their tools in the order of the one before."""
+    """Yield requests, each with a question of its own, and, of unstable ones, all else that may differ."""
     tools = [tool(number) for number in range(TOOLS)]
     fixed = SYSTEM_CHARS + TAIL_CHARS + len(json.dumps(tools))
     count = max(2, (workload.size - fixed) // workload.message_chars // 2 * 2)
     history = [message(role, workload.message_chars, "") for role in ("user", "assistant")] * (count // 2)
     tail = message("system", TAIL_CHARS, "Rules: ")
     for second in range(86_400):
-        clock = f"Now: 2026-01-01 {second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}\n"
-        turn = second % TOOLS
+        time_of_day = f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
+        clock = f"Now: 2026-01-01 {time_of_day}\n" if workload.unstable else ""
+        turn = second % TOOLS if workload.unstable else 0
+        question = message("user", 80, f"{second} ")
         yield json.dumps(
             {
                 "model": "example",
-                "messages": [message("system", SYSTEM_CHARS, clock), *history, tail, message("user", 80, "")],
+                "messages": [message("system", SYSTEM_CHARS, clock), *history, tail, question],
                 "tools": tools[turn:] + tools[:turn],
                 "temperature": 0.2,
             }

@@ -30,8 +30,12 @@ DEPTH_MAX: Final = 128
 DIGITS_MAX: Final = 4300
 """How many digits an integer may have; what Python itself converts."""
 
-OUTLINED: Final = frozenset({"input", "messages", "tools"})
-"""The top-level arrays that every request is asked about: the check notes the spans in them on its way."""
+OUTLINED: Final = frozenset({"input", "messages"})
+"""
+The top-level arrays that every request is asked about: the check notes the spans in them on its way.
+
+A list of tools is not among them: most come again byte for byte, and are known as a whole.
+"""
 
 _CHUNK_BYTES: Final = 65536
 _SPACES: Final = frozenset(" \t\n\r")

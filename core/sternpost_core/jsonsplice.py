@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from sternpost_core.jsonspan import Document, Edit, Member, Outline, Span, apply
@@ -18,18 +18,12 @@ def spliced(document: Document, edits: Sequence[Edit]) -> Document:
     """
     body = apply(document.body, edits)
     moves = _Moves(edits)
-    outline = Outline(
-        {
-            moves.at(start): tuple(map(moves.span, spans))
-            for start, spans in document.outline.elements.items()
-            if moves.keeps(start)
-        },
-        {
-            moves.at(start): moves.members(start, found)
-            for start, found in document.outline.members.items()
-            if moves.keeps(start)
-        },
-    )
+    elements = {
+        moves.at(start): tuple(map(moves.span, spans))
+        for start, spans in document.outline.elements.items()
+        if moves.keeps(start)
+    }
+    outline = Outline(elements, _MovedMembers(document.outline.members, moves))
     span = moves.span(document.span)
     return Document(body, body.decode("latin-1"), span, outline.members[span.start], outline)
 
@@ -42,9 +36,14 @@ class _Moves:
         self._ends = [edit.end for edit in edits]
         deltas = (len(edit.replacement) - (edit.end - edit.start) for edit in edits)
         self._shifts = list(accumulate(deltas, initial=0))
+        self._new_ends = [end + shift for end, shift in zip(self._ends, self._shifts[1:], strict=True)]
 
     def at(self, position: int) -> int:
         return position + self._shifts[bisect_right(self._ends, position)]
+
+    def origin(self, position: int) -> int:
+        """Return where a position was, if it was somewhere: in a replacement there was nothing."""
+        return position - self._shifts[bisect_right(self._new_ends, position)]
 
     def span(self, span: Span) -> Span:
         return Span(self.at(span.start), self.at(span.end))
@@ -65,6 +64,30 @@ class _Moves:
         """Say whether a value that begins here is not within what an edit replaces."""
         behind = bisect_right(self._starts, position)
         return behind == 0 or position >= self._ends[behind - 1]
+
+
+class _MovedMembers(Mapping[int, Mapping[str, Member]]):
+    """The members of objects where they are after edits; only those that are asked for are moved."""
+
+    def __init__(self, before: Mapping[int, Mapping[str, Member]], moves: _Moves) -> None:
+        self._before = before
+        self._moves = moves
+        self._moved: dict[int, Mapping[str, Member]] = {}
+
+    def __getitem__(self, start: int) -> Mapping[str, Member]:
+        found = self._moved.get(start)
+        if found is None:
+            origin = self._moves.origin(start)
+            if not self._moves.keeps(origin) or self._moves.at(origin) != start:
+                raise KeyError(start)
+            found = self._moved[start] = self._moves.members(origin, self._before[origin])
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._moves.at(start) for start in self._before if self._moves.keeps(start))
+
+    def __len__(self) -> int:
+        return sum(map(self._moves.keeps, self._before))
 
 
 def _shifted(found: Mapping[str, Member], shift: int) -> dict[str, Member]:

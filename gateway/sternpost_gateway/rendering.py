@@ -17,7 +17,9 @@ from sternpost_gateway.receive import RESPONSES_PATH
 from sternpost_gateway.segment import Chat, TailPlace
 from sternpost_gateway.tokens import Template
 
-RENDERED_FIELDS: Final = ("tools", "chat_template", "chat_template_kwargs", "add_special_tokens")
+TOOLS: Final = "tools"
+
+RENDERED_FIELDS: Final = (TOOLS, "chat_template", "chat_template_kwargs", "add_special_tokens")
 """Fields that a chat's rendering depends on, and that /tokenize takes as they are."""
 
 BARE_FIELDS: Final = ("add_special_tokens",)
@@ -66,8 +68,10 @@ def template_of(document: Document, chat: Chat) -> Template:
     options = _options(document, dialogue)
     model = raw_member(document, "model") or b"null"
     named = [("model", model), ("prefix", chat.prefix_id.encode()), ("tail", chat.tail_id.encode())]
+    # The prefix's id stands for the tools, which are long.
+    others = (option for option in options if option[0] != TOOLS)
     return Template(
-        template_id=content_id("template", [*named, *options]),
+        template_id=content_id("template", [*named, *others]),
         model=model,
         opening=_opening(document, dialogue),
         tail=tail,
@@ -110,7 +114,7 @@ def _options(document: Document, dialogue: Dialogue) -> tuple[tuple[str, bytes],
 def _option(document: Document, dialogue: Dialogue, name: str) -> bytes | None:
     raw = raw_member(document, name)
     is_response = dialogue.holder == HOLDERS[RESPONSES_PATH]
-    if name != "tools" or raw is None or not is_response or not raw.startswith(b"["):
+    if name != TOOLS or raw is None or not is_response or not raw.startswith(b"["):
         return raw
     tools = elements(document, document.members[name].value_span)
     return b"[" + b",".join(_chat_tool(document, tool) for tool in tools) + b"]"
