@@ -41,7 +41,8 @@ def test_seeds_and_processes_change_nothing() -> None:
 async def test_019_gateways_choose_the_same_engine(tmp_path: Path) -> None:
     """Two gateways that know nothing of each other, and list the engines differently, agree."""
     (request,) = case("019")
-    sessions = [{}, *({"x-session-id": f"s-{number}"} for number in range(6))]
+    # Prompts that share nothing, so that nothing but their keys can bring them to an engine.
+    bodies = [request.body, *(request.body.replace(b"You are", b"%d" % number * 999) for number in range(8))]
     text = yaml.safe_dump(case_policy())
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(running_engine()) for _ in range(3)]
@@ -52,9 +53,9 @@ async def test_019_gateways_choose_the_same_engine(tmp_path: Path) -> None:
             directory.mkdir()
             gateway = await stack.enter_async_context(running_gateway(directory, order, policy=text))
             homes.append([])
-            for headers in sessions:
+            for body in bodies:
                 before = [len(engine.chats) for engine in engines]
-                await gateway.client.post(CHAT, content=request.body, headers=headers)
+                await gateway.client.post(CHAT, content=body)
                 after = [len(engine.chats) for engine in engines]
                 homes[-1].append(next(i for i, (a, b) in enumerate(zip(after, before, strict=True)) if a > b))
 
