@@ -16,7 +16,7 @@ from sternpost_fakes.lint_logs import logged, report_of, write_log
 from sternpost_gateway.lint.command import write_policy
 from sternpost_gateway.lint.rewrite import Rewriter, Rewritten
 
-REQUESTS = 240
+REQUESTS = 200
 """Enough for a template to be judged by."""
 
 TRIES_MAX = 50

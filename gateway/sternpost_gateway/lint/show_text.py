@@ -138,7 +138,7 @@ def _finding_row(report: Report, finding: Finding, *, has_text: bool) -> tuple[s
         f"{first.path} char {first.offset}",
         f"{finding.requests:,}",
         f"{about}{finding.tokens:,}{_money(report, finding.tokens)}",
-        finding.fix or "none by policy",
+        finding.fix or ("none by policy" if finding.estimated else "not proposed"),
     )
     return (*row, first.excerpt or "") if has_text else row
 
