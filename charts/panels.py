@@ -18,7 +18,7 @@ class Panel:
     """
     One panel.
 
-    `unit` is Grafana's id of it; `alerts` are those whose runbooks explain what is seen here. `is_stat` panels
+    `unit` is Grafana's id of it; `alerts` are those whose runbooks explain what is seen. `is_stat` panels
     show the last value instead of a history.
     """
 

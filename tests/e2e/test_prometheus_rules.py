@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sternpost_fakes.rules import ROOT, groups_for, rule_groups
-from sternpost_running.promtool import promtool
+from sternpost_running.prometheus import promtool
 
 pytestmark = pytest.mark.prometheus
 

@@ -1,0 +1,194 @@
+"""A real Prometheus scrapes a real gateway under traffic: panels, alerts and rules answer; figures agree."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import json
+import math
+import re
+import statistics
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from charts.dashboards import DASHBOARDS
+from charts.make_dashboards import PRICES
+from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.exposition import running_exposition
+from sternpost_fakes.gateway_process import gateway_process
+from sternpost_fakes.rules import rule_groups, rules
+from sternpost_gateway.metrics import FIRST_TOKEN_BUCKETS
+from sternpost_running.prometheus import Prometheus, Target, running_prometheus
+
+pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(300)]
+
+POLICY: Final = """
+apiVersion: sternpost.dev/v1alpha1
+kind: CachePolicy
+metadata: {name: support, namespace: agents}
+spec:
+  match: {models: [qwen]}
+  poolRef: {name: qwen}
+  prompt: {layout: FixedTail, tail: {source: LastSystemMessage, minTokens: 256}}
+  suffixCache: {recompute: {head: 0, last: 32, match: 0}}
+"""
+
+TAIL: Final = " ".join(f"Rule {number} speaks of door {number * 7 % 90}." for number in range(80))
+
+REQUESTS: Final = 60
+AT_ONCE: Final = 8
+FIRST_SECONDS: Final = 0.6
+"""Of the engine; long beside what a busy machine adds."""
+
+READY_SECONDS_MAX: Final = 20.0
+SETTLED_SECONDS_MAX: Final = 60.0
+
+SENT: Final = "sum(sternpost_gateway_requests_total)"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Prometheus after the traffic, and what the client saw of it: seconds and tokens of each request."""
+
+    prometheus: Prometheus
+    first_token_seconds: tuple[float, ...]
+    prompt_tokens: tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    """Traffic through a gateway process, scraped once a second; Prometheus outlives the gateway."""
+    folder = tmp_path_factory.mktemp("live")
+    steps = _observe(folder)
+    loop = asyncio.new_event_loop()
+    try:
+        yield loop.run_until_complete(anext(steps))
+    finally:
+        loop.run_until_complete(steps.aclose())
+        loop.close()
+
+
+async def _observe(folder: Path) -> AsyncGenerator[Observed, None]:
+    (folder / "policies").mkdir()
+    (folder / "policies" / "support.yaml").write_text(POLICY)
+    engine = FakeEngine(first_delay_seconds=FIRST_SECONDS, delay_seconds=0.01)
+    async with running_engine(engine), gateway_process(folder, engine.url) as (_, url):
+        gateway = Target(urlsplit(url).netloc, {"namespace": "serving"})
+        with running_exposition("engine", "operator") as other:
+            engines = Target(other, {"namespace": "models", "sternpost_dev_pool": "models/qwen"})
+            with running_prometheus(folder, rule_groups(), [gateway, engines]) as prometheus:
+                asked = await _ask_all(url)
+                await _settle(prometheus, REQUESTS)
+                yield Observed(prometheus, *(tuple(column) for column in zip(*asked, strict=True)))
+
+
+async def _ask_all(url: str) -> list[tuple[float, int]]:
+    at_once = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(client: httpx.AsyncClient, number: int) -> tuple[float, int]:
+        async with at_once:
+            return await _ask(client, number)
+
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+        async with asyncio.timeout(READY_SECONDS_MAX):
+            while (await client.get("/readyz")).status_code != 200:
+                await asyncio.sleep(0.1)
+        # The first one alone: it has the tail built that the others read.
+        first = await ask(client, 0)
+        return [first, *await asyncio.gather(*(ask(client, number) for number in range(1, REQUESTS)))]
+
+
+async def _ask(client: httpx.AsyncClient, number: int) -> tuple[float, int]:
+    """Stream one answer; return the seconds to its first byte, and the tokens of its prompt."""
+    # One prefix in ten differs, as one with a clock in it does.
+    prefix = "You are a porter." if number % 10 else f"You are a porter. It is 12:{number}:00."
+    body = {
+        "model": "qwen",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "messages": [
+            {"role": "system", "content": prefix},
+            {"role": "user", "content": f"Where is door {number}?"},
+            {"role": "system", "content": TAIL},
+        ],
+    }
+    began, first, usage = time.monotonic(), math.nan, 0
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            first = time.monotonic() - began if math.isnan(first) else first
+            if '"usage"' in line:
+                usage = json.loads(line.removeprefix("data: "))["usage"]["prompt_tokens"]
+    return first, usage
+
+
+async def _settle(prometheus: Prometheus, count: int) -> None:
+    """Wait until everything is scraped, and the rules have seen it several times."""
+    end = time.monotonic() + SETTLED_SECONDS_MAX
+    while not (prometheus.number(SENT) == count and prometheus.query("slo:sternpost_bad:ratio_rate3d")):
+        assert time.monotonic() < end, f"not settled within {SETTLED_SECONDS_MAX:g} s"
+        await asyncio.sleep(1)
+    # A rule that reads another one's figures is a few evaluations behind.
+    await asyncio.sleep(3)
+
+
+PANELS: Final = [
+    pytest.param(_query.text, id=f"{_dashboard.name}: {_panel.title} {_query.legend}")
+    for _dashboard in DASHBOARDS
+    for _panel in _dashboard.panels
+    for _query in _panel.queries
+]
+
+
+@pytest.mark.parametrize("query", PANELS)
+def test_every_panel_shows_numbers(query: str, observed: Observed) -> None:
+    """With every variable at All; there is data for all of them, so nothing, or not a number, is a fault."""
+    found = observed.prometheus.query(_filled(query))
+
+    assert found, query
+    assert [] == [one for one in found if not math.isfinite(float(one["value"][1]))]
+
+
+def test_every_rule_is_evaluated_without_a_fault(observed: Observed) -> None:
+    """Prometheus says so itself, for alerts and recordings alike."""
+    faults = {
+        rule["name"]: rule.get("lastError") for rule in observed.prometheus.rules() if rule["health"] != "ok"
+    }
+
+    assert {} == faults
+
+
+def test_every_alerts_query_is_answered(observed: Observed) -> None:
+    """An alert that errors is one that never fires."""
+    for alert in rules(rule_groups(), "alert"):
+        observed.prometheus.query(alert["expr"])
+
+
+def test_tokens_by_source_are_the_prompts_tokens(observed: Observed) -> None:
+    """What was reused and what was computed is all that there was, within a thousandth."""
+    counted = observed.prometheus.number("sum(sternpost_gateway_prompt_tokens_total)")
+
+    assert pytest.approx(sum(observed.prompt_tokens), rel=0.001) == counted
+
+
+def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) -> None:
+    """The gateway measures what its client waits for."""
+    ours = observed.prometheus.number(
+        "histogram_quantile(0.95, sum by (le) (sternpost_gateway_ttft_seconds_bucket))"
+    )
+    theirs = statistics.quantiles(observed.first_token_seconds, n=20)[-1]
+
+    assert ours is not None
+    assert abs(bisect.bisect(FIRST_TOKEN_BUCKETS, ours) - bisect.bisect(FIRST_TOKEN_BUCKETS, theirs)) <= 1
+
+
+def _filled(query: str) -> str:
+    values = {"namespace": ".*", "pool": ".*", "policy": ".*", **PRICES}
+    return re.sub(r"\$(\w+)", lambda found: values[found.group(1)], query)
