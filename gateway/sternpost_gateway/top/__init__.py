@@ -1,0 +1,1 @@
+"""`sternpost top`: what gateways do right now, from their /metrics."""
