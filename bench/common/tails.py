@@ -78,7 +78,7 @@ async def build_tail(
     engine: Engine, tail: Tail, correction: Correction = Correction.NONE, kind: str = ""
 ) -> None:
     """
-    Have the tail built by the engine's ordinary build operation.
+    Have the tail built by the engine's ordinary build operation, where the engine does not hold it already.
 
     Raises:
         OperatingError: it was not built.
@@ -94,7 +94,7 @@ async def build_tail(
     )
     answer = await engine.complete(tail.scaffold + tail.tokens, hint, max_tokens=1)
     report = report_of(answer["usage"])
-    if report is None or report.reason is not Reason.BUILT:
+    if report is None or report.reason not in (Reason.BUILT, Reason.HIT):
         raise OperatingError(
             f"tail {tail.name} was not built: {report.reason if report else 'the engine has no plugin'}"
         )

@@ -73,6 +73,16 @@ async def test_a_build_sends_scaffold_and_tail_and_nothing_else() -> None:
     assert tail.read_hint().scaffold == hint["scaffold"]
 
 
+async def test_a_tail_that_the_engine_holds_already_is_as_good_as_built() -> None:
+    """Two scenarios may end with the same rules."""
+    fake = FakeEngine({"/v1/completions": answer_with({"usage": usage_of(reason="hit")})})
+    engine = fake.client()
+
+    await build_tail(engine, await measure_tail(engine, "rules", RULES))
+
+    assert "/v1/completions" == fake.asked[-1][0]
+
+
 @pytest.mark.parametrize(
     ("usage", "words"),
     [
