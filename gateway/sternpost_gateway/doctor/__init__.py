@@ -1,0 +1,1 @@
+"""`sternpost doctor`: where predicted, reported and timed reuse part."""
