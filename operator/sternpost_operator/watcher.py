@@ -65,6 +65,8 @@ class Watcher:
         self._metrics = metrics
         self._budgets = budgets
         self._listed_at = clock.monotonic()
+        # Asked for at each scrape: it has to grow while a list hangs, too.
+        metrics.list_age_seconds.set_function(lambda: clock.monotonic() - self._listed_at)
 
     def saw(self, resource: Resource, kind_of_event: str | None, value: Object) -> None:
         """Take one event of a watch over."""
@@ -98,7 +100,6 @@ class Watcher:
             except SternpostError as error:
                 logger.warning("what there is could not be listed: %s", error)
                 delay = LIST_RETRY_SECONDS
-            self._metrics.list_age_seconds.set(self._clock.monotonic() - self._listed_at)
             await asyncio.sleep(delay)
 
     async def _list(self, resource: Resource, labels: str) -> None:

@@ -40,7 +40,8 @@ class Scene:
     def __init__(self) -> None:
         self.api, self.store, self.clock = FakeApi(), Store(), FakeClock()
         self.queue = WorkQueue(self.clock)
-        metrics = OperatorMetrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        metrics = OperatorMetrics(self.registry)
         self.watcher = Watcher(self.api, self.store, self.queue, self.clock, metrics, BUDGETS)
 
     def announced(self) -> set[str]:
@@ -153,6 +154,18 @@ async def test_failed_list_drops_nothing() -> None:
         await scene.watcher.list_everything()
 
     assert 1 == len(scene.store)
+
+
+async def test_the_lists_age_grows_until_the_next_one() -> None:
+    """While a list hangs, too, for that is when somebody has to hear of it."""
+    scene, ages = Scene(), []
+    for seconds in (70, 5):
+        scene.clock.advance(seconds)
+        ages.append(scene.registry.get_sample_value("sternpost_operator_list_age_seconds"))
+        await scene.watcher.list_everything()
+    ages.append(scene.registry.get_sample_value("sternpost_operator_list_age_seconds"))
+
+    assert [70.0, 5.0, 0.0] == ages
 
 
 async def test_budgets_are_the_servers_version() -> None:
