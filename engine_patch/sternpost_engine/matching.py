@@ -3,12 +3,13 @@ Which tokens of a tail a middle points at.
 
 A request that names a row of the tail's table, or one of its tools, changes what the model makes of that
 row: in some layers the keys and values of just these tokens carry the answer, and no mean can hold them. So
-the words that middle and tail share are computed afresh, with a few tokens behind each. Words that most
-middles have, or that stand all over the tail, point at nothing.
+the words that middle and tail share are computed afresh, each with the rest of its row or sentence. Words
+that most middles have, or that stand all over the tail, point at nothing.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +25,12 @@ UNSPACED_LETTERS_MIN: Final = 2
 OCCURRENCES_MAX: Final = 2
 """A word that stands in the tail more often than this is part of its language, not a row of its table."""
 
-TOKENS_AFTER: Final = 3
-"""Tokens behind a matched word that are computed with it: what the word introduces follows it."""
+TOKENS_AFTER_MIN: Final = 3
+TOKENS_AFTER_MAX: Final = 12
+"""
+Tokens behind a matched word that are computed with it: what the word introduces follows it, up to the end of
+the row or sentence. "The hinge is on shelf K" has its answer four tokens behind the word that is asked for.
+"""
 
 COMMON_SHARE: Final = 0.25
 """A word in more than this share of the calibration texts is common."""
@@ -46,10 +51,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TailWords:
-    """The rare words of a tail and where they stand; `length` is the tail's number of tokens."""
+    """
+    The rare words of a tail and where they stand; `length` is the tail's number of tokens.
+
+    `ends` are the positions, in order, of the tokens with which a row or a sentence ends.
+    """
 
     length: int
     places: Mapping[str, tuple[Word, ...]]
+    ends: tuple[int, ...] = ()
+
+    def after(self, word: Word) -> int:
+        """Return the position behind what is computed with a word."""
+        least, most = word.last + 1 + TOKENS_AFTER_MIN, word.last + 1 + TOKENS_AFTER_MAX
+        place = bisect_left(self.ends, word.last + 1)
+        return max(least, min(self.ends[place], most)) if place < len(self.ends) else least
 
 
 def index_tail(vocabulary: Vocabulary, tokens: Sequence[int], common: Collection[str]) -> TailWords:
@@ -59,7 +75,7 @@ def index_tail(vocabulary: Vocabulary, tokens: Sequence[int], common: Collection
         if len(word.text) >= _letters_min(word.text) and word.text not in common:
             places.setdefault(word.text, []).append(word)
     rare = {text: tuple(words) for text, words in places.items() if len(words) <= OCCURRENCES_MAX}
-    return TailWords(len(tokens), rare)
+    return TailWords(len(tokens), rare, vocabulary.ends(tokens))
 
 
 def match_runs(
@@ -75,7 +91,7 @@ def match_runs(
     matched.sort(key=lambda word: (-len(word.text), word.first, word.last))
     chosen: set[int] = set()
     for word in matched:
-        wanted = set(range(max(word.first, first), min(word.last + 1 + TOKENS_AFTER, end))) - chosen
+        wanted = set(range(max(word.first, first), min(tail.after(word), end))) - chosen
         if len(chosen) + len(wanted) <= tokens_max:
             chosen |= wanted
     return _runs(sorted(chosen))

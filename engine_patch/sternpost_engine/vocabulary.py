@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+SENTENCE_MARKS: Final = frozenset({".", "!", "?", ";", "\u3002", "\uff01", "\uff1f"})
+"""What a sentence, or the part of one that stands for itself, ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,10 @@ class Vocabulary:
         _end(found, word, first, len(tokens) - 1)
         return found
 
+    def ends(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Return the positions of the tokens that end a row or a sentence."""
+        return tuple(place for place, token in enumerate(tokens) if _is_end(self._text(token)))
+
     def _text(self, token: int) -> str:
         text = self._texts.get(token)
         if text is None:
@@ -66,6 +74,11 @@ class Vocabulary:
 def _end(found: list[Word], word: str, first: int, last: int) -> None:
     if word:
         found.append(Word(word.casefold(), first, max(first, last)))
+
+
+def _is_end(text: str) -> bool:
+    """Whether the text breaks the line, or is a sentence's mark and nothing else."""
+    return "\n" in text or text.strip() in SENTENCE_MARKS
 
 
 def _is_unspaced(text: str) -> bool:

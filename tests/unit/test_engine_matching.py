@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sternpost_engine.matching import (
-    TOKENS_AFTER,
+    TOKENS_AFTER_MAX,
+    TOKENS_AFTER_MIN,
     Run,
     TailWords,
     common_words,
@@ -79,7 +80,7 @@ def test_places_are_where_the_words_stand() -> None:
     [
         pytest.param([], [], id="nothing"),
         pytest.param(["zebra", "code", "the"], [], id="nothing-rare"),
-        pytest.param(["apple"], [(3, 1 + TOKENS_AFTER)], id="a-row-and-what-follows"),
+        pytest.param(["apple"], [(3, 1 + TOKENS_AFTER_MIN)], id="a-row-and-what-follows"),
         pytest.param(["cherry", "apple"], [(3, 4), (17, 4)], id="two-rows-in-order"),
         pytest.param(["apple", "a17"], [(3, 6)], id="joined-where-they-meet"),
         pytest.param(["apple", "apple"], [(3, 4)], id="once-however-often"),
@@ -89,6 +90,23 @@ def test_places_are_where_the_words_stand() -> None:
 def test_middle_points_at_rows(middle: list[str], expected: list[tuple[int, int]]) -> None:
     """What a word introduces follows it."""
     assert expected == runs_of(middle)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        pytest.param("hinge is on shelf K .", (0, 5), id="to-the-end-of-the-sentence"),
+        pytest.param("hinge is on shelf K \n", (0, 5), id="to-the-end-of-the-row"),
+        pytest.param("hinge . nut is on", (0, 1 + TOKENS_AFTER_MIN), id="beyond-an-end-that-is-too-near"),
+        pytest.param("hinge " + "x " * 30 + ".", (0, 1 + TOKENS_AFTER_MAX), id="no-further-than-may-be"),
+        pytest.param("hinge is on shelf K", (0, 1 + TOKENS_AFTER_MIN), id="no-end-in-sight"),
+    ],
+)
+def test_the_row_is_computed_with_its_word(row: str, expected: tuple[int, int]) -> None:
+    """What a row says may stand at its end."""
+    words = [*row.split(" "), *("y" for _ in range(8))]
+
+    assert [expected] == runs_of(["hinge"], words)
 
 
 def test_word_in_two_places_points_at_both() -> None:
@@ -178,7 +196,9 @@ def test_runs_are_apart_in_order_and_inside_their_bounds(
     assert sum(count for _, count in runs) <= tokens_max
     for offset, count in runs:
         for at in range(offset, offset + count):
-            assert set(words[max(at - TOKENS_AFTER, 0) : at + 1]) & set(middle), "a matched word stands near"
+            assert set(words[max(at - TOKENS_AFTER_MIN, 0) : at + 1]) & set(middle), (
+                "a matched word stands near"
+            )
 
 
 @given(words=st.lists(WORDS, max_size=30), middle=st.permutations(["apple", "banana", "cherry", "plum"]))

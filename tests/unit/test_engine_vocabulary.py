@@ -21,6 +21,21 @@ def words_of(*texts: str) -> list[Word]:
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
+        pytest.param(("one", " two", "."), (2,), id="point"),
+        pytest.param(("one", "\n", "two", " \n\n"), (1, 3), id="lines"),
+        pytest.param(("9", ".", "99", "?"), (1, 3), id="points-within-numbers-too"),
+        pytest.param(("one", ",", "two.", SPECIAL), (), id="neither-commas-nor-parts-of-tokens"),
+        pytest.param(("\u6771", "\u3002"), (1,), id="ideographic-full-stop"),
+    ],
+)
+def test_rows_and_sentences_end(texts: tuple[str, ...], expected: tuple[int, ...]) -> None:
+    """By a token that is a mark, or that breaks the line."""
+    assert expected == Vocabulary(lambda token: texts[token]).ends(range(len(texts)))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
         pytest.param((), [], id="nothing"),
         pytest.param(("refund",), [Word("refund", 0, 0)], id="whole"),
         pytest.param((" refund",), [Word("refund", 0, 0)], id="with-its-space"),
