@@ -15,8 +15,9 @@ from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.builder import TailBuilder, Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi, build_body, report_of
-from sternpost_gateway.fleet import Engine, Info, Plugin
+from sternpost_gateway.fleet import Engine, Fleet, Info, Plugin
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.rebuild_budget import RebuildBudget
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.tails import Refused, TailKey, Tails, TailState
 from sternpost_gateway.tokens import TailFacts, Template
@@ -159,12 +160,20 @@ def test_usage_without_report_has_none(usage: object) -> None:
     assert report_of(usage) is None
 
 
+def make_builder(answer: Answer, tails: Tails, registry: CollectorRegistry) -> TailBuilder:
+    """Return a builder for one ready engine, whose builds are within the budget."""
+    fleet = Fleet([ENGINE], tails.forget_engine)
+    fleet.probed(ENGINE, True)
+    budget = RebuildBudget(FakeClock(), lambda: 1000.0)
+    return TailBuilder(api(answer), tails, Metrics(registry), budget, fleet)
+
+
 async def run_builder(answer: Answer, facts: TailFacts | None) -> tuple[Tails, CollectorRegistry]:
     """Want the tail once, wait until nothing is under way, and return what is believed then."""
     tails, registry = Tails(FakeClock()), CollectorRegistry()
     if facts is not None:
         tails.learn(TEMPLATE.template_id, facts)
-    builder = TailBuilder(api(answer), tails, Metrics(registry))
+    builder = make_builder(answer, tails, registry)
     builder.want(ENGINE, WISH)
     builder.want(ENGINE, WISH)
     await builder.idle()
@@ -215,7 +224,7 @@ async def test_short_tail_is_not_built() -> None:
     """What no request would read is not built either."""
     tails = Tails(FakeClock())
     tails.learn(TEMPLATE.template_id, FACTS)
-    builder = TailBuilder(api(unreachable), tails, Metrics(CollectorRegistry()))
+    builder = make_builder(unreachable, tails, CollectorRegistry())
     builder.want(ENGINE, Wish(template=TEMPLATE, key=KEY, tokens_min=3))
     await builder.idle()
 
