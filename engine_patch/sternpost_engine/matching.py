@@ -91,9 +91,12 @@ def match_runs(
     matched.sort(key=lambda word: (-len(word.text), word.first, word.last))
     chosen: set[int] = set()
     for word in matched:
-        wanted = set(range(max(word.first, first), min(tail.after(word), end))) - chosen
-        if len(chosen) + len(wanted) <= tokens_max:
-            chosen |= wanted
+        # Where the rest of the row is too much, the next few tokens still are better than nothing.
+        for stop in (tail.after(word), word.last + 1 + TOKENS_AFTER_MIN):
+            wanted = set(range(max(word.first, first), min(stop, end))) - chosen
+            if len(chosen) + len(wanted) <= tokens_max:
+                chosen |= wanted
+                break
     return _runs(sorted(chosen))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sternpost_running.custom_resources import API, Resources, is_ready
-from sternpost_running.kubernetes import Cluster, die_with_parent
+from sternpost_running.kubernetes import Cluster, die_with_parent, program_environment
 from sternpost_running.operator_process import RunningOperator
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -29,7 +29,7 @@ RESIDENT_BYTES_MAX = 250 << 20
 def engines() -> Iterator[None]:
     """Answer for every pod at once: all loopback addresses lead to one listener on all addresses."""
     command = [sys.executable, "-m", "sternpost_running.fake_engine", "--host", "0.0.0.0", "--port", "8000"]
-    process = subprocess.Popen(command, preexec_fn=die_with_parent)
+    process = subprocess.Popen(command, env=program_environment(), preexec_fn=die_with_parent)
     try:
         yield
     finally:

@@ -109,6 +109,16 @@ def test_the_row_is_computed_with_its_word(row: str, expected: tuple[int, int]) 
     assert [expected] == runs_of(["hinge"], words)
 
 
+@pytest.mark.parametrize(("tokens_max", "expected"), [(3, []), (4, [(0, 4)]), (5, [(0, 4)]), (6, [(0, 6)])])
+def test_a_row_that_is_too_long_for_the_cap_is_begun(
+    tokens_max: int, expected: list[tuple[int, int]]
+) -> None:
+    """The next few tokens are better than nothing."""
+    words = ["hinge", "is", "on", "the", "shelf", "K", "."]
+
+    assert expected == runs_of(["hinge"], words, tokens_max=tokens_max)
+
+
 def test_word_in_two_places_points_at_both() -> None:
     """Neither is more likely to be the one that is meant."""
     words = ["apple", "x", "x", "x", "x", "apple", "x"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 import httpx
 
-from sternpost_running.kubernetes import Cluster, die_with_parent
+from sternpost_running.kubernetes import Cluster, die_with_parent, program_environment
 
 NODE: Final = "fake-node"
 POLL_SECONDS: Final = 0.2
@@ -103,7 +102,7 @@ class FakeKubelet:
         container = pod["spec"]["containers"][0]
         variables = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
         log = self.cluster.folder / f"pod-{pod['metadata']['name']}.log"
-        return FakePod(address, _start_program(command, {**os.environ, **variables}, log))
+        return FakePod(address, _start_program(command, {**program_environment(), **variables}, log))
 
     def _report(self, api: httpx.Client, probe: httpx.Client, pod: Pod, fake: FakePod) -> None:
         is_ready = fake.process is None or (

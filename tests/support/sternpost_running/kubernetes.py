@@ -202,6 +202,13 @@ def _process(program: Path, flags: Sequence[str], folder: Path) -> Iterator[subp
             process.wait(END_SECONDS_MAX)
 
 
+def program_environment() -> dict[str, str]:
+    """Return the environment of programs that are modules beside this one, wherever they are started."""
+    here = str(Path(__file__).parents[1])
+    path = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([here, path] if path else [here])}
+
+
 def die_with_parent() -> None:
     """Have the kernel end this process when the one that started it ends, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
