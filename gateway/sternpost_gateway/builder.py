@@ -7,14 +7,13 @@ queued: the next request for the same tail asks again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sternpost_core.content import ContentId, short
 from sternpost_core.hint import Correction, Hint, Mode, Operation, Reason
+from sternpost_gateway.background import BackgroundWork
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
 from sternpost_gateway.fleet import Engine, Fleet
@@ -72,7 +71,7 @@ class TailBuilder:
         self._fleet = fleet
         self._learning: set[ContentId] = set()
         self._building: set[Engine] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = BackgroundWork()
 
     def want(self, engine: Engine, wish: Wish) -> None:
         """Start what is missing for the tail on the engine, unless it is under way or was tried just now."""
@@ -84,20 +83,17 @@ class TailBuilder:
 
     async def idle(self) -> None:
         """Wait until nothing is under way."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.idle()
 
     async def close(self) -> None:
         """Stop everything that is under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._work.close()
 
     def _start_learning(self, engine: Engine, wish: Wish) -> None:
         template_id = wish.template.template_id
         if template_id not in self._learning and len(self._learning) < LEARNING_MAX:
             self._learning.add(template_id)
-            self._spawn(self._learn(engine, wish))
+            self._work.start(self._learn(engine, wish))
 
     def _start_build(self, engine: Engine, wish: Wish, facts: TailFacts) -> None:
         if engine in self._building or len(facts.tail) < wish.tokens_min:
@@ -108,12 +104,7 @@ class TailBuilder:
             self._metrics.builds.labels(wish.key.policy, OVER_BUDGET).inc()
         elif self._tails.begin_build(engine, wish.key):
             self._building.add(engine)
-            self._spawn(self._build(engine, wish, facts))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._work.start(self._build(engine, wish, facts))
 
     async def _learn(self, engine: Engine, wish: Wish) -> None:
         template_id = wish.template.template_id

@@ -7,14 +7,14 @@ takes a system message behind the first one, and whether it prints the ids of to
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sternpost_core.clock import Clock
+from sternpost_gateway.background import BackgroundWork
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
 from sternpost_gateway.fleet import Engine
@@ -64,7 +64,7 @@ class ChatTemplates:
         self._known: Bounded[str, ChatTemplate] = Bounded(models_max)
         self._not_before: Bounded[str, float] = Bounded(models_max)
         self._asking: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = BackgroundWork()
 
     def of(self, model: str | None) -> ChatTemplate:
         """Return what is known of a model's template."""
@@ -81,23 +81,15 @@ class ChatTemplates:
         is_early = self._clock.monotonic() < (self._not_before.get(model) or 0.0)
         if self._known.get(model) is None and not is_early:
             self._asking.add(model)
-            self._spawn(self._ask(engine, model))
+            self._work.start(self._ask(engine, model))
 
     async def idle(self) -> None:
         """Wait until nobody is asked."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.idle()
 
     async def close(self) -> None:
         """Stop asking."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._work.close()
 
     async def _ask(self, engine: Engine, model: str) -> None:
         try:

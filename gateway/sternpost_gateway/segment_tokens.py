@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sternpost_core.clock import Clock
 from sternpost_core.content import ContentId
+from sternpost_gateway.background import BackgroundWork
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
 from sternpost_gateway.fleet import Engine
@@ -63,7 +64,7 @@ class SegmentTokens:
         self._counts: Bounded[ContentId, TokenCount] = Bounded(counts_max)
         self._not_before: Bounded[ContentId, float] = Bounded(counts_max)
         self._counting: set[ContentId] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work = BackgroundWork()
 
     def of(self, content_id: ContentId) -> TokenCount | None:
         """Return what is known of a segment's tokens."""
@@ -74,29 +75,21 @@ class SegmentTokens:
         unknown = [content_id for content_id in fixed.ids if not self._is_settled(content_id)]
         if unknown and not self._counting.intersection(unknown) and len(self._counting) < COUNTING_MAX:
             self._counting.update(unknown)
-            self._spawn(self._count(engine, fixed.read(), unknown))
+            self._work.start(self._count(engine, fixed.read(), unknown))
 
     async def idle(self) -> None:
         """Wait until nothing is counted."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._work.idle()
 
     async def close(self) -> None:
         """Stop counting."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._work.close()
 
     def _is_settled(self, content_id: ContentId) -> bool:
         known = self._counts.get(content_id)
         if known is not None and known.source == ENGINE_SOURCE:
             return True
         return self._clock.monotonic() < (self._not_before.get(content_id) or 0.0)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _count(
         self, engine: Engine, read: Mapping[ContentId, Template], unknown: list[ContentId]
