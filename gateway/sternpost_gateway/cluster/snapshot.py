@@ -45,19 +45,25 @@ class Snapshot:
             logger.error("the snapshot of the cluster is of no use: %s", error)
             return {}
 
-    def save(self, objects: Mapping[str, Iterable[Object]]) -> None:
-        """Keep the objects; a disk that refuses is logged, because serving goes on without it."""
+    def save(self, objects: Mapping[str, Iterable[Object]]) -> bool:
+        """
+        Keep the objects, and say whether they are kept, if they are to be.
+
+        A disk that refuses is logged, because serving goes on without it.
+        """
         if self._file is None:
-            return
+            return True
         slim = {name: [slimmed(item) for item in items] for name, items in objects.items()}
         data = json.dumps({"v": SNAPSHOT_VERSION, "objects": slim}).encode()
         if data == self._kept:
-            return
+            return True
         try:
             write_file(self._file, data)
-            self._kept = data
         except OperatingError as error:
             logger.error("a restart without the API server would begin with nothing: %s", error)
+            return False
+        self._kept = data
+        return True
 
 
 def slimmed(item: Object) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from operator import is_
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from sternpost_core.rollout import Rollout
 from sternpost_gateway.availability import missing_features
 from sternpost_gateway.cluster.api import ClusterApi
 from sternpost_gateway.cluster.engines import PoolEngines
-from sternpost_gateway.cluster.mirror import Mirror
+from sternpost_gateway.cluster.mirror import Mirror, Store
 from sternpost_gateway.cluster.resources import POLICIES, POOLS, SWITCHES, Resource
 from sternpost_gateway.cluster.settle import Settled, Stores, settle
 from sternpost_gateway.cluster.snapshot import Snapshot
@@ -122,7 +123,13 @@ class ClusterConfig:
                 logger.warning("policy %s: %s", policy.full_name, note)
 
     async def _keep_saved(self) -> None:
+        saved: tuple[Store, ...] = ()
         while True:
             await asyncio.sleep(SAVE_SECONDS)
+            stores = tuple(mirror.objects for mirror in (*self.mirrors, *self._engines.mirrors))
+            # A mirror replaces its store and never edits it: the same stores have been written already.
+            if len(stores) == len(saved) and all(map(is_, stores, saved)):
+                continue
             objects = {mirror.resource.plural: mirror.objects.values() for mirror in self.mirrors}
-            await asyncio.to_thread(self._snapshot.save, {**objects, **self._engines.saved()})
+            if await asyncio.to_thread(self._snapshot.save, {**objects, **self._engines.saved()}):
+                saved = stores
