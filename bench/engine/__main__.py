@@ -14,7 +14,8 @@ from typing import Final
 
 from bench.common.engine_process import running_engine
 from bench.common.results import Row, write_results
-from bench.common.store import OutOfTime, RecordStore, fingerprint_of
+from bench.common.resumable import status_of
+from bench.common.store import RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.engine.asking import Sample
@@ -23,7 +24,6 @@ from bench.engine.report import bounds_table, report
 from bench.engine.scenarios import AT_ONCE, Batch, Scenario, make_scenarios
 from bench.engine.summary import BatchPair, judge, memory_rows, reasons_of, workload_rows
 from sternpost_core.clock import SystemClock
-from sternpost_core.errors import SternpostError
 from sternpost_engine.model_fetch import default_directory
 
 ROOT: Final = Path(__file__).parents[2]
@@ -33,29 +33,21 @@ DOCUMENT: Final = ROOT / "docs" / "results" / "engine.md"
 SEED: Final = 2026
 SECONDS_MAX: Final = 3600.0
 
-EXIT_FAILED: Final = 1
-EXIT_MORE: Final = 75
-"""From <sysexits.h>, EX_TEMPFAIL: run it again."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is left to run; report when all is there."""
     arguments = _parser().parse_args(argv)
     clock = SystemClock()
     progress = Progress(clock, clock.monotonic(), sys.stdout)
-    try:
-        (arguments.report / "logs").mkdir(parents=True, exist_ok=True)
-        run = _run(arguments, progress)
-        if not arguments.report_only:
-            asyncio.run(run_all(run))
-        _conclude(run, arguments)
-        return 0
-    except OutOfTime as error:
-        progress.tell(str(error))
-        return EXIT_MORE
-    except SternpostError as error:
-        progress.tell(f"failed: {error}")
-        return EXIT_FAILED
+    return status_of(lambda: _carry_out(arguments, progress), progress)
+
+
+def _carry_out(arguments: argparse.Namespace, progress: Progress) -> None:
+    (arguments.report / "logs").mkdir(parents=True, exist_ok=True)
+    run = _run(arguments, progress)
+    if not arguments.report_only:
+        asyncio.run(run_all(run))
+    _conclude(run, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

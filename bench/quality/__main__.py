@@ -14,7 +14,8 @@ from typing import Final
 
 from bench.common.engine_process import running_engine
 from bench.common.results import write_results
-from bench.common.store import OutOfTime, RecordStore, fingerprint_of
+from bench.common.resumable import status_of
+from bench.common.store import RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.quality.accuracy import prior_of
@@ -35,7 +36,6 @@ from bench.quality.report import bounds_table, report
 from bench.quality.summary import Case, result_rows, summarize
 from bench.quality.tasks import TASKS, load_task
 from sternpost_core.clock import SystemClock
-from sternpost_core.errors import SternpostError
 from sternpost_engine.model_fetch import default_directory
 
 ROOT: Final = Path(__file__).parents[2]
@@ -48,29 +48,21 @@ OWNER_PROMPTS: Final = 24
 
 SECONDS_MAX: Final = 7200.0
 
-EXIT_FAILED: Final = 1
-EXIT_MORE: Final = 75
-"""From <sysexits.h>, EX_TEMPFAIL: run it again."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask what is left to ask; report when all is there."""
     arguments = _parser().parse_args(argv)
     clock = SystemClock()
     progress = Progress(clock, clock.monotonic(), sys.stdout)
-    try:
-        (arguments.report / "logs").mkdir(parents=True, exist_ok=True)
-        run = _run(arguments, progress)
-        if not arguments.report_only:
-            asyncio.run(run_all(run))
-        _conclude(run, arguments)
-    except OutOfTime as error:
-        progress.tell(str(error))
-        return EXIT_MORE
-    except SternpostError as error:
-        progress.tell(f"failed: {error}")
-        return EXIT_FAILED
-    return 0
+    return status_of(lambda: _carry_out(arguments, progress), progress)
+
+
+def _carry_out(arguments: argparse.Namespace, progress: Progress) -> None:
+    (arguments.report / "logs").mkdir(parents=True, exist_ok=True)
+    run = _run(arguments, progress)
+    if not arguments.report_only:
+        asyncio.run(run_all(run))
+    _conclude(run, arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ from rich.console import Console
 from transformers import AutoTokenizer
 
 from bench.common.results import write_results
+from bench.common.resumable import EXIT_MORE
 from bench.common.store import RecordStore, fingerprint_of
 from bench.demo.machine import describe_machine
 from bench.quality.tasks import Task, load_task
@@ -30,6 +31,7 @@ from bench.recipes.workbench import (
     to_record,
 )
 from sternpost_core.clock import SystemClock
+from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import SternpostError
 from sternpost_engine.calibrate.budget import Budget, start_budget
 from sternpost_engine.calibrate.progress import ProgressBars
@@ -45,10 +47,6 @@ SEED: Final = 1129
 PROMPTS: Final = 48
 OWNER_PROMPTS: Final = 24
 SECONDS_DEFAULT: Final = 7200
-
-EXIT_FAILED: Final = 1
-EXIT_MORE: Final = 75
-"""From <sysexits.h>, EX_TEMPFAIL: run it again."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
