@@ -28,7 +28,6 @@ from sternpost_core.rollout import FOR_ALL, NOT_BEGUN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
-from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
@@ -201,6 +200,9 @@ def _config_source(
         directory = PolicyDirectory(settings.policies, clock, on_config)
         return directory, lambda: directory.watch(settings.timeouts.poll_seconds)
     place = settings.cluster or Cluster()
+    # The Kubernetes client takes time and memory to load: only gateways of a cluster need it.
+    from sternpost_gateway.cluster.api import KubernetesApi
+
     api = KubernetesApi(place.kubeconfig)
     undecided = NOT_BEGUN if place.rollouts else FOR_ALL
     cluster = ClusterConfig(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
@@ -20,13 +20,15 @@ from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.kill import LEVEL_FORMS, REASON_LENGTH_MAX, KillLevel, level_named
 from sternpost_core.reader import is_full_name
-from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.errors import ClusterError
 from sternpost_gateway.cluster.kill_object import gateway_urls, write_switch
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.kill_client import KillClient, Outcome, Wanted, one_line
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_text
 from sternpost_gateway.settings import Cluster, url_fault
+
+if TYPE_CHECKING:
+    from sternpost_gateway.cluster.api import KubernetesApi
 
 GATEWAY_DEFAULT: Final = "http://127.0.0.1:8080"
 
@@ -145,6 +147,9 @@ async def carry_out(order: Order) -> Result:
         kills = KillClient(client, SystemClock(), ANSWER_SECONDS)
         if order.cluster is None:
             return Result(await kills.ask(order.gateways, order.wanted, order.policy), ())
+        # The Kubernetes client nearly doubles the time to load: only who means a cluster waits for it.
+        from sternpost_gateway.cluster.api import KubernetesApi
+
         async with aclosing(KubernetesApi(order.cluster.kubeconfig)) as api:
             return await _through_cluster(order, order.cluster, api, kills)
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import yaml
@@ -61,19 +61,6 @@ CONFIG_ERRORS: Final = (
 
 CACHED: Final = "0"
 """The resource version that lets the server answer from its watch cache: cheap, and at most seconds old."""
-
-
-class ClusterApi(Protocol):
-    """What a mirror needs of the API server; every method raises ClusterError when it fails."""
-
-    async def list(self, resource: Resource, cached: bool, seconds: float) -> Listing:
-        """Return the collection, read afresh or from the server's own cache."""
-
-    def watch(self, resource: Resource, version: int) -> AsyncGenerator[Event, None]:
-        """Yield what happens after a version, until the server ends the watch."""
-
-    async def exists(self, resource: Resource, key: Key, seconds: float) -> bool:
-        """Ask for one object; False only if the server says that this very object is not there."""
 
 
 class KubernetesApi:

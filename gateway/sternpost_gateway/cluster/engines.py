@@ -16,7 +16,7 @@ from typing import Final
 
 from sternpost_core.clock import Clock
 from sternpost_core.pool import PORT_DEFAULT, Adopted, EnginePool
-from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.cluster_api import ClusterApi
 from sternpost_gateway.cluster.mirror import Mirror
 from sternpost_gateway.cluster.pods import is_leaving, is_ready, pod_address, slim_pod
 from sternpost_gateway.cluster.resources import PODS, Object, Resource

@@ -7,13 +7,15 @@ A switch of its own leaves the policies as they are in whatever repository they 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sternpost_core.kill import CacheKillSwitch, KillLevel, kill_switch_to_mapping
-from sternpost_gateway.cluster.api import KubernetesApi
 from sternpost_gateway.cluster.errors import ClusterError
 from sternpost_gateway.cluster.pods import pod_address
 from sternpost_gateway.cluster.resources import PODS, SWITCHES, Key, key_of, version_of
+
+if TYPE_CHECKING:
+    from sternpost_gateway.cluster.api import KubernetesApi
 
 SWITCH_NAME: Final = "sternpost-kill"
 """The name of the switch for all; those for single policies add the policy's own name to it."""

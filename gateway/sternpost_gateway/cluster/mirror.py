@@ -17,7 +17,7 @@ from contextlib import aclosing
 from typing import Final
 
 from sternpost_core.clock import Clock
-from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.cluster_api import ClusterApi
 from sternpost_gateway.cluster.errors import ClusterError, Expired
 from sternpost_gateway.cluster.resources import (
     Event,

@@ -15,7 +15,7 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import Fault
 from sternpost_core.rollout import Rollout
 from sternpost_gateway.availability import missing_features
-from sternpost_gateway.cluster.api import ClusterApi
+from sternpost_gateway.cluster.cluster_api import ClusterApi
 from sternpost_gateway.cluster.engines import PoolEngines
 from sternpost_gateway.cluster.mirror import Mirror, Store
 from sternpost_gateway.cluster.resources import POLICIES, POOLS, SWITCHES, Resource
