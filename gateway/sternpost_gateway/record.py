@@ -7,11 +7,11 @@ It runs after the last byte, and waits for nothing.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from typing import Final
 
 from sternpost_core.hint import Operation, Reason, Report
 from sternpost_core.rollout import Arm
+from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.compose import Composed
 from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.engine_api import report_of
@@ -56,7 +56,7 @@ class Recorder:
         self._tails = tails
         self._fleet = fleet
         self._trips = trips
-        self._sessions = SeenSessions(SESSIONS_MAX)
+        self._sessions: Bounded[bytes, bool] = Bounded(SESSIONS_MAX)
 
     def answered(self, composed: Composed, relayed: Relayed) -> None:
         """Record an exchange that an engine answered."""
@@ -91,7 +91,9 @@ class Recorder:
             return
         session = planned.identified.session or planned.conversation or ""
         key = f"{planned.policy.full_name} {planned.identified.tenant!r} {session}"
-        if self._sessions.is_new(key):
+        name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+        if self._sessions.get(name) is None:
+            self._sessions.put(name, True)
             self._metrics.sessions.labels(policy_label(planned), arm_label(planned)).inc()
 
     def _record_reuse(self, composed: Composed, policy: str, report: Report | None) -> None:
@@ -163,25 +165,6 @@ def outcome_of(planned: Planned, relayed: Relayed) -> str:
         if any(limit == str(tokens).encode() for limit in limits):
             return LENGTH
     return f"{relayed.status // 100}xx"
-
-
-class SeenSessions:
-    """The sessions that were seen last, by a hash of their names; the one not seen for longest goes first."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-
-    def is_new(self, key: str) -> bool:
-        """Note a session; say whether it was not among those seen."""
-        name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
-        if name in self._seen:
-            self._seen.move_to_end(name)
-            return False
-        self._seen[name] = None
-        if len(self._seen) > self._count_max:
-            self._seen.popitem(last=False)
-        return True
 
 
 def inter_token_seconds(relayed: Relayed) -> float | None:
