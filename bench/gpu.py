@@ -25,6 +25,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from bench.common.results import head_of
 from bench.demo.machine import describe_machine
 from bench.demo.stats import Estimate, estimate, estimate_paired, percentile, percentile_ratio
 from sternpost_core.clock import Clock, SystemClock
@@ -275,14 +276,8 @@ def document(rows: Sequence[dict[str, Any]], device: str) -> dict[str, Any]:
     """Return the results with date, commit, machine and versions."""
     machine = describe_machine(ROOT)
     accelerator = f"{torch.cuda.get_device_name()}; " if device == "cuda" else ""
-    return {
-        "name": "gpu",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": machine.commit,
-        "machine": f"{accelerator}{machine}",
-        "versions": {"python": machine.python, **machine.versions},
-        "rows": list(rows),
-    }
+    head = head_of("gpu", machine, datetime.now(UTC))
+    return {**head, "machine": f"{accelerator}{machine}", "rows": list(rows)}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -86,15 +86,25 @@ def write_results(
     notes: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a benchmark's result file; `notes` are further facts that its figures depend on."""
-    document: dict[str, Any] = {
+    further = {"settings": dict(notes)} if notes else {}
+    write_document(
+        {**head_of(name, machine, date), **further, "rows": [row.to_mapping() for row in rows]}, path
+    )
+
+
+def head_of(name: str, machine: Machine, date: datetime) -> dict[str, Any]:
+    """Return what every result file begins with: what was run, when, of which commit, and where."""
+    return {
         "name": name,
         "date": date.isoformat(timespec="seconds"),
         "commit": machine.commit,
         "machine": str(machine),
         "versions": {"python": machine.python, **machine.versions},
-        **({"settings": dict(notes)} if notes else {}),
-        "rows": [row.to_mapping() for row in rows],
     }
+
+
+def write_document(document: Mapping[str, Any], path: Path) -> None:
+    """Write a result file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from bench.common.results import head_of, write_document
 from bench.demo.kill import CLIENTS, LOAD_SECONDS
 from bench.demo.machine import Machine
 from bench.demo.rows import Arm, Row
@@ -59,17 +60,8 @@ def write_report(report: Report, path: Path) -> None:
 
 def write_results(report: Report, path: Path) -> None:
     """Write the figures in the form that all benchmarks share."""
-    machine = report.machine
-    document = {
-        "name": "demo",
-        "date": report.date.isoformat(timespec="seconds"),
-        "commit": machine.commit,
-        "machine": str(machine),
-        "versions": {"python": machine.python, **machine.versions},
-        "rows": result_rows(report.summary),
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    head = head_of("demo", report.machine, report.date)
+    write_document({**head, "rows": result_rows(report.summary)}, path)
 
 
 def comparison(summary: Summary) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from typing import Any, Final
 
 import httpx
 
+from bench.common.results import head_of, write_document
 from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.kill.load import Load, TimedEngine, running
@@ -255,16 +255,8 @@ async def _answer_seconds(stage: Stage, window_seconds: float) -> list[float]:
 
 
 def _save(found: Sequence[Verdict]) -> None:
-    machine = describe_machine(ROOT)
-    results = {
-        "name": "kill",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": machine.commit,
-        "machine": str(machine),
-        "versions": {"python": machine.python, **machine.versions},
-        "rows": [item.to_row() for item in found],
-    }
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    head = head_of("kill", describe_machine(ROOT), datetime.now(UTC))
+    write_document({**head, "rows": [item.to_row() for item in found]}, RESULTS)
 
 
 if __name__ == "__main__":
