@@ -32,12 +32,12 @@ from typing import Any, Final
 import torch
 
 from bench.common.results import Row, row_of, write_results
-from bench.demo.machine import describe_machine
-from bench.demo.stats import estimate, estimate_paired, percentile
 from sternpost_engine.operations import Begin, Capture, Load, Operations, Span
 from sternpost_engine.rotary import Rotation
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
+from sternpost_gateway.bench.machine import describe_machine
+from sternpost_gateway.bench.stats import estimate, estimate_paired, percentile
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results" / "engine_copy.json"

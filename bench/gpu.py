@@ -26,8 +26,6 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from bench.common.results import head_of
-from bench.demo.machine import describe_machine
-from bench.demo.stats import Estimate, estimate, estimate_paired, percentile, percentile_ratio
 from sternpost_core.clock import Clock, SystemClock
 from sternpost_engine.calibrate.timing import Stopwatch
 from sternpost_engine.calibration import Mix
@@ -43,6 +41,8 @@ from sternpost_engine.reference import (
 )
 from sternpost_engine.reference.splice import place_tail
 from sternpost_engine.tensors import Mean, StoredTail, bytes_per_token
+from sternpost_gateway.bench.machine import describe_machine
+from sternpost_gateway.bench.stats import Estimate, estimate, estimate_paired, percentile, percentile_ratio
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "bench" / "results" / "gpu.json"

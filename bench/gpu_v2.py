@@ -29,7 +29,7 @@ from typing import Any, Final
 import httpx
 import torch
 
-from bench.demo.machine import describe_machine
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS: Final = ROOT / "bench" / "results" / "gpu_v2.json"

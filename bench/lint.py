@@ -18,8 +18,8 @@ from typing import Final
 
 from bench.agent_log.compare import Comparison, compare
 from bench.common.results import Row, write_results
-from bench.demo.machine import describe_machine
 from sternpost_engine.model_fetch import default_directory
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results" / "lint.json"

@@ -30,13 +30,13 @@ from prometheus_client import CollectorRegistry
 
 from bench.canonicalize import message, tool
 from bench.common.results import Bound, Row, find_row, row_of, write_results
-from bench.demo.machine import describe_machine
-from bench.demo.stats import estimate, percentile
 from sternpost_core.clock import SystemClock
 from sternpost_core.content import ContentId
 from sternpost_core.jsonspan import apply, scan
 from sternpost_core.policy_match import PolicySet
 from sternpost_core.policy_parse import parse
+from sternpost_gateway.bench.machine import describe_machine
+from sternpost_gateway.bench.stats import estimate, percentile
 from sternpost_gateway.compose import compose
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.findings import Findings

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import httpx
 
-from bench.demo.machine import describe_machine
 from sternpost_core.clock import SystemClock
 from sternpost_core.kill import KillLevel
+from sternpost_gateway.bench.machine import describe_machine
 from sternpost_gateway.block_index import BlockIndex
 from sternpost_gateway.estimates import Estimates
 from sternpost_gateway.fleet import Engine

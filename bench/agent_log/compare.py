@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from bench.agent_log.generate import agent_bodies
 from bench.agent_log.vllm_parts import VllmCache, VllmPrompts, write_tokenizer
 from sternpost_core.policy import Policy
+from sternpost_gateway.bench.agents import agent_bodies
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.fixes import PolicyNames
 from sternpost_gateway.lint.log import LineCounts, Log

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.demo.machine import Machine
-from bench.demo.stats import Estimate
+from sternpost_gateway.bench.machine import Machine
+from sternpost_gateway.bench.stats import Estimate
 
 DIGITS: Final = 4
 """Decimal places of a result in its file."""

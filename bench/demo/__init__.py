@@ -9,9 +9,7 @@
     rows       what one request showed
     measure    warm-up, then every question once to each arm
     kill       the kill switch while clients keep asking
-    stats      percentiles, bootstrap, agreement; pure
     summary    what all rows together show, and the conditions they must meet; pure
-    machine    what this ran on
     report     the table, the rows and the results as files
     plot       the picture
     progress   lines with the time that has passed

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.demo.machine import describe_machine
 from bench.demo.plot import write_plot
 from bench.demo.progress import Progress
 from bench.demo.report import Report, comparison, kill_table, write_report, write_results, write_row
@@ -19,6 +18,7 @@ from bench.demo.show import Outcome, show
 from bench.demo.summary import Summary, conditions, summarize
 from sternpost_core.clock import SystemClock
 from sternpost_core.errors import OperatingError, SternpostError
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "bench" / "results" / "demo.json"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from bench.demo.kill import LOAD_SECONDS, KillRun
 from bench.demo.report import ARM_NAMES
 from bench.demo.rows import Answer, Arm, Phase, Row, answers
-from bench.demo.stats import mean, percentile
+from sternpost_gateway.bench.stats import mean, percentile
 
 ARM_COLORS: Final = {Arm.BASELINE: "#b5651d", Arm.STERNPOST: "#1f6f8b"}
 

@@ -11,10 +11,10 @@ from typing import Any, Final, TextIO
 
 from bench.common.results import head_of, write_document
 from bench.demo.kill import CLIENTS, LOAD_SECONDS
-from bench.demo.machine import Machine
 from bench.demo.rows import Arm, Row
-from bench.demo.stats import Estimate
 from bench.demo.summary import ArmFigures, KillFigures, Summary, conditions
+from sternpost_gateway.bench.machine import Machine
+from sternpost_gateway.bench.stats import Estimate
 
 WORKLOAD: Final = "support_agent"
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from bench.demo.kill import KillRun
 from bench.demo.rows import Answer, Arm, Phase, Row
-from bench.demo.stats import (
+from sternpost_core.errors import OperatingError
+from sternpost_gateway.bench.stats import (
     Estimate,
     common_share,
     estimate,
@@ -19,7 +20,6 @@ from bench.demo.stats import (
     percentile,
     percentile_ratio,
 )
-from sternpost_core.errors import OperatingError
 
 TTFT_RATIO_MAX: Final = 0.35
 """The small model's fixed costs weigh: a larger model's ratio is lower."""

@@ -2,7 +2,6 @@
 `make bench-engine`: plain vLLM and vLLM with the plugin, side by side on the same requests.
 
     __main__   the flags; runs or goes on, then writes the results and prints which bounds hold
-    texts      sentences made by a seed, so that prompts have the lengths that a scenario needs
     scenarios  what is asked: who speaks in which order, what is fixed, what is measured
     asking     one streamed request, and what it showed
     batches     both engines run, batch by batch, in turn

@@ -16,7 +16,6 @@ from bench.common.engine_process import running_engine
 from bench.common.results import Row, write_results
 from bench.common.resumable import status_of
 from bench.common.store import RecordStore, fingerprint_of
-from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.engine.asking import Sample
 from bench.engine.batches import ARGUMENTS, ENGINES, PATCHED, PLAIN, Run, batch_key, memory_key, run_all
@@ -25,6 +24,7 @@ from bench.engine.scenarios import AT_ONCE, Batch, Scenario, make_scenarios
 from bench.engine.summary import BatchPair, judge, memory_rows, reasons_of, workload_rows
 from sternpost_core.clock import SystemClock
 from sternpost_engine.model_fetch import default_directory
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "bench" / "results" / "engine.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from bench.demo.machine import field
+from sternpost_gateway.bench.machine import field
 
 PROC: Final = Path("/proc")
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from bench.common.results import Row, find_row
-from bench.demo.machine import Machine
 from bench.demo.report import table
 from bench.engine.scenarios import ANSWER_TOKENS, AT_ONCE
 from bench.engine.summary import Judged
+from sternpost_gateway.bench.machine import Machine
 
 SCENARIO_LINES = (
     "- `fixed_tail`: 80 tokens of the user's, then 1,200 that are fixed; the founding article's request.",

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from bench.common.engine_api import Messages
-from bench.engine.texts import rules, text
+from sternpost_gateway.bench.texts import rules, text
 
 ANSWER_TOKENS: Final = 16
 """Every answer's length: an agent's short reply."""

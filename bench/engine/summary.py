@@ -9,7 +9,9 @@ from random import Random
 from typing import Final
 
 from bench.common.results import Bound, Row, find_row, row_of
-from bench.demo.stats import (
+from bench.engine.asking import Sample
+from sternpost_core.errors import OperatingError
+from sternpost_gateway.bench.stats import (
     Estimate,
     estimate,
     estimate_paired,
@@ -18,8 +20,6 @@ from bench.demo.stats import (
     percentile,
     percentile_ratio,
 )
-from bench.engine.asking import Sample
-from sternpost_core.errors import OperatingError
 
 SEED: Final = 11
 """Of the bootstrap, so that the same samples always give the same intervals."""

@@ -23,12 +23,12 @@ from typing import Any, Final
 import httpx
 
 from bench.common.results import head_of, write_document
-from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.kill.load import Load, TimedEngine, running
 from bench.kill.trial import Trial, Verdict, last_read, table, ttft_verdict, verdicts
 from sternpost_core.clock import SystemClock
 from sternpost_fakes.engine import running_engine
+from sternpost_gateway.bench.machine import describe_machine
 from sternpost_running.box import Box, running_box
 from sternpost_running.gateway import TOKEN, GatewayProcess, running_gateways
 from sternpost_running.kubernetes import Cluster, find_binaries, running_cluster

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.demo.stats import percentile
+from sternpost_gateway.bench.stats import percentile
 
 P50_BOUND_SECONDS: Final = 0.3
 P99_BOUND_SECONDS: Final = 1.0

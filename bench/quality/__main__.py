@@ -16,7 +16,6 @@ from bench.common.engine_process import running_engine
 from bench.common.results import write_results
 from bench.common.resumable import status_of
 from bench.common.store import RecordStore, fingerprint_of
-from bench.demo.machine import describe_machine
 from bench.demo.progress import Progress
 from bench.quality.accuracy import prior_of
 from bench.quality.arms import ARMS, EXACT, FLOOR, LAST, Arm
@@ -37,6 +36,7 @@ from bench.quality.summary import Case, result_rows, summarize
 from bench.quality.tasks import TASKS, load_task
 from sternpost_core.clock import SystemClock
 from sternpost_engine.model_fetch import default_directory
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "bench" / "results" / "quality.json"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from bench.demo.machine import Machine
 from bench.demo.report import table
 from bench.quality.arms import EXACT, FLOOR, Arm
 from bench.quality.summary import ALL, LAST_TEXT, Figures, bounds_of
+from sternpost_gateway.bench.machine import Machine
 
 
 def report(figures: Sequence[Figures], machine: Machine, date: datetime, settings: str) -> str:

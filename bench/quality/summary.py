@@ -8,12 +8,12 @@ from random import Random
 from typing import Final
 
 from bench.common.results import Bound, Row, row_of
-from bench.demo.stats import Estimate, estimate, estimate_paired, mean, mean_ratio
 from bench.quality.accuracy import Flips, Share, choose, flips_of, wilson
 from bench.quality.arms import ARMS, EXACT, FLOOR, LAST, Arm
 from bench.quality.asking import Reading
 from bench.quality.fidelity import mean_kl, top1_share
 from sternpost_core.errors import OperatingError
+from sternpost_gateway.bench.stats import Estimate, estimate, estimate_paired, mean, mean_ratio
 
 SEED: Final = 8
 """Of the bootstrap, so that the same records always give the same intervals."""

@@ -17,7 +17,6 @@ from transformers import AutoTokenizer
 from bench.common.results import write_results
 from bench.common.resumable import EXIT_MORE
 from bench.common.store import RecordStore, fingerprint_of
-from bench.demo.machine import describe_machine
 from bench.quality.tasks import Task, load_task
 from bench.recipes.recipes import RECIPES
 from bench.recipes.summary import Case, make_cases, report, result_rows, summarize
@@ -37,6 +36,7 @@ from sternpost_engine.calibrate.budget import Budget, start_budget
 from sternpost_engine.calibrate.progress import ProgressBars
 from sternpost_engine.model_fetch import default_directory
 from sternpost_engine.reference import load_model
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
 DATA: Final = Path(__file__).parent / "data"

@@ -8,10 +8,10 @@ from typing import Final
 
 from bench.common.results import Row
 from bench.demo.report import table
-from bench.demo.stats import mean
 from bench.quality.accuracy import Flips, Share, choose, flips_of, prior_of, wilson
 from bench.recipes.recipes import RECIPES, ROUGH
 from bench.recipes.workbench import EXACT, Reading
+from sternpost_gateway.bench.stats import mean
 
 ALL: Final = "all tasks"
 """Names the figures over the prompts of every task together."""

@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench.demo.machine import describe_machine
 from bench.routing.drive import Outcome, Ports, drive, reset
 from bench.routing.report import Results, bounds, rows, table
 from bench.routing.routers import HOST, PEERS, Router, own_routers, peer_routers, running
 from bench.routing.workloads import WORKLOADS
+from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "bench" / "results" / "routing.json"

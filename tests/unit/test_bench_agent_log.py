@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bench.agent_log.generate import Faults, agent_bodies
+from sternpost_gateway.bench.agents import Faults, agent_bodies
 
 CLEAN = Faults(clock=False, nonce=False, tool_order=False, key_order=False, tail=False)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bench.common.results import Bound, Row, find_row, row_of, write_results
-from bench.demo.stats import Estimate
 from sternpost_fakes.bench_machine import MACHINE, NOON
+from sternpost_gateway.bench.stats import Estimate
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench.demo.machine import Machine, describe_machine, field
 from bench.demo.plot import write_plot
 from bench.demo.report import (
     Report,
@@ -23,6 +22,7 @@ from bench.demo.report import (
 from bench.demo.rows import Arm, Row
 from bench.demo.summary import kill_figures, summarize
 from sternpost_fakes.demo_rows import load_row, make_answer, make_kill_run, make_row, return_row
+from sternpost_gateway.bench.machine import Machine, describe_machine, field
 
 ROWS = [
     make_row(Arm.BASELINE, make_answer(ttft=1.0, total=2.0, computed=1000), question="a"),

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from bench.engine.scenarios import AT_ONCE, TURNS, Scenario, Turn, make_scenarios
-from bench.engine.texts import TOKENS_PER_WORD, rules, text
+from sternpost_gateway.bench.texts import TOKENS_PER_WORD, rules, text
 
 SCENARIOS = {scenario.name: scenario for scenario in make_scenarios(7)}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.demo.stats import mean
 from bench.quality.tasks import Prompt, Split, Task, load_task
 from bench.recipes.__main__ import DATA, OWNER_PROMPTS, PROMPTS, SEED, TASKS
 from bench.recipes.recipes import RECIPES, ROUGH, Origin, Recipe
@@ -38,6 +37,7 @@ from sternpost_engine.calibrate.budget import start_budget
 from sternpost_fakes.tiny_folder import byte_tokenizer
 from sternpost_fakes.tiny_models import tiny_model
 from sternpost_fakes.word_tokenizer import WordTokenizer
+from sternpost_gateway.bench.stats import mean
 
 
 class Silence:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench.agent_log.generate import Faults, agent_bodies
 from sternpost_core.policy import Canonicalize, Layout
 from sternpost_core.policy_parse import parse
 from sternpost_core.policy_write import to_mapping
 from sternpost_fakes.lint_logs import CLOSING, RULES, SHAPE, chats, logged, message, report_of, write_log
+from sternpost_gateway.bench.agents import Faults, agent_bodies
 from sternpost_gateway.lint.encoders import EstimateEncoder
 from sternpost_gateway.lint.prompt import PlainPrompts
 from sternpost_gateway.lint.report import Report

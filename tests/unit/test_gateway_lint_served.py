@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bench.agent_log.generate import agent_bodies
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import RunningGateway, running_gateway
 from sternpost_fakes.lint_logs import logged, report_of, write_log
+from sternpost_gateway.bench.agents import agent_bodies
 from sternpost_gateway.lint.command import write_policy
 from sternpost_gateway.lint.rewrite import Rewriter, Rewritten
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Final
 
-from bench.demo.machine import Machine
+from sternpost_gateway.bench.machine import Machine
 
 MACHINE: Final = Machine(
     cores=2,

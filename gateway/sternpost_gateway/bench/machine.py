@@ -1,4 +1,4 @@
-"""What the demonstration ran on: machine, versions, commit."""
+"""What a benchmark ran on: machine, versions, commit."""
 
 from __future__ import annotations
 

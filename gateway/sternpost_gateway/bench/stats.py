@@ -1,4 +1,4 @@
-"""The statistics of the demonstration: percentiles, bootstrap intervals and agreement; all of it pure."""
+"""The statistics of benchmarks: percentiles, bootstrap intervals and agreement; all of it pure."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.demo.stats import (
+from sternpost_gateway.bench.stats import (
     Estimate,
     common_share,
     estimate,
