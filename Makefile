@@ -46,7 +46,7 @@ check: $(STAMP) ## Formatting, lint, types, import rules and layout
 	@echo "== imports"; $(BIN)/lint-imports --no-logo
 	@echo "== layout";  $(PYTEST) -q tests/unit/test_layout.py tests/unit/test_tidy.py
 
-test: check ## check, the tests, and those against the real vLLM, a real API server and a real Prometheus
+test: check ## check, the tests, and those against the real vLLM, API server, Prometheus and browser
 	@echo "== tests"
 	@$(PYTEST) -q
 	@echo "== model"
@@ -59,6 +59,9 @@ test: check ## check, the tests, and those against the real vLLM, a real API ser
 	@echo "== tests against Prometheus"
 	@tests/support/prometheus/install.sh >/dev/null
 	@$(PYTEST) -q -m "prometheus and not slow"
+	@echo "== tests in a browser"
+	@tests/support/chromium/install.sh >/dev/null
+	@$(PYTEST) -q -m "browser and not slow"
 
 fuzz: $(STAMP) ## Try what must hold for any input; STERNPOST_FUZZ_SECONDS says for how long
 	@STERNPOST_FUZZ_SECONDS=$${STERNPOST_FUZZ_SECONDS:-600} $(PYTEST) -q --timeout=0 tests/fuzz

@@ -26,6 +26,7 @@ from sternpost_gateway.kills import Kills
 from sternpost_gateway.learning import PolicyLearning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.top.page import Series, series_of
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.warmer import Warmer, may_warm
 
@@ -90,12 +91,22 @@ class Admin:
 
     async def metrics_page(self, request: Request) -> Response:
         """Return all metrics."""
+        self.show_states()
+        return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    def series(self) -> tuple[Series, ...]:
+        """Return the gateway's own figures as they are now."""
+        self.show_states()
+        return series_of(self.registry.collect())
+
+    def show_states(self) -> None:
+        """Bring those gauges up to date that nothing sets when what they tell about changes."""
         self.metrics.config_age_seconds.set(self._config_age())
         self.metrics.config_faults.set(len(self.source.status.faults))
         self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
         self.metrics.engines_tripped.set(len(self.trips.active()))
         self.metrics.show_gates(self.gate.limiters())
-        return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        self.metrics.show_pools(self.fleet.views())
 
     async def templates(self, request: Request) -> Response:
         """Show what is learned about each policy's prompts: ids, places and counts, and never text."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -49,6 +50,8 @@ from sternpost_gateway.settings import Cluster, Settings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.trips import Trip, Trips
+from sternpost_gateway.ui.history import History
+from sternpost_gateway.ui.routes import Ui
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.warmer import Warmer, may_warm
@@ -123,7 +126,9 @@ def create_app(
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, kill_file) | _routing_jobs(settings, routing, members)
-    own = Starlette(routes=admin.routes(), lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
+    history = History(socket.gethostname(), admin.series, clock)
+    routes = [*admin.routes(), *Ui(history).routes()]
+    own = Starlette(routes=routes, lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
     own.mount("/", _nowhere)
     return _entrance(Pipeline(parts), own)
 

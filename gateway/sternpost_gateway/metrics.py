@@ -7,17 +7,22 @@ of a session is ever a label.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from sternpost_gateway.cold_limiter import ColdLimiter, Outcome
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, View
 from sternpost_gateway.kills import EVERYONE, KillTable
 
 NO_POLICY: Final = ""
 """The policy label of requests that no policy matches."""
+
+READY: Final = "ready"
+NOT_READY: Final = "not_ready"
+"""The states of engines."""
 
 FIRST_TOKEN_BUCKETS: Final = (
     0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5,
@@ -227,10 +232,24 @@ class Metrics:
             self.cold_limit.labels(engine.url).set(limiter.adaptive.limit)
             self.uncached_tokens.labels(engine.url).set(limiter.active_tokens)
 
+    def show_pools(self, views: Iterable[View]) -> None:
+        """Bring the pools' gauge up to date; pools that are gone go from it, too."""
+        tally = Tally((view.engine.pool, view.ready) for view in views)
+        self.pool_engines.clear()
+        for pool in {pool for pool, _ in tally}:
+            self.pool_engines.labels(pool, READY).set(tally[pool, True])
+            self.pool_engines.labels(pool, NOT_READY).set(tally[pool, False])
+
     def _make_state_metrics(self, registry: CollectorRegistry) -> None:
         self.in_flight = Gauge("sternpost_gateway_in_flight", "Requests in flight.", registry=registry)
         self.engines_ready = Gauge(
             "sternpost_gateway_engines_ready", "Engines that may get requests.", registry=registry
+        )
+        self.pool_engines = Gauge(
+            "sternpost_gateway_pool_engines",
+            "Engines of a pool, ready or not_ready; the empty pool is that of engines named by flags.",
+            ["pool", "state"],
+            registry=registry,
         )
         self.engine_plugin = Gauge(
             "sternpost_gateway_engine_plugin",

@@ -16,10 +16,19 @@ from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import SettingsError
 from sternpost_gateway.settings import url_fault
-from sternpost_gateway.top.figures import gateway_row, policy_rows
+from sternpost_gateway.top.figures import engine_rows, gateway_row, policy_rows, pool_rows
 from sternpost_gateway.top.page import Page, fetch_pages
 from sternpost_gateway.top.screen import TopScreen
-from sternpost_gateway.top.tables import GATEWAY_HEADINGS, POLICY_HEADINGS, gateway_cells, policy_cells
+from sternpost_gateway.top.tables import (
+    ENGINE_HEADINGS,
+    GATEWAY_HEADINGS,
+    POLICY_HEADINGS,
+    POOL_HEADINGS,
+    engine_cells,
+    gateway_cells,
+    policy_cells,
+    pool_cells,
+)
 
 GATEWAY_DEFAULT: Final = "http://127.0.0.1:8080"
 
@@ -80,8 +89,10 @@ def gateways_of(arguments: argparse.Namespace) -> tuple[str, ...]:
 def print_pages(pages: Sequence[Page], console: Console) -> None:
     """Print what the gateways say, since their start."""
     console.print(_table(GATEWAY_HEADINGS, (gateway_cells(gateway_row(page)) for page in pages)))
-    rows = (policy_cells(row) for page in pages for row in policy_rows(None, page))
-    console.print(_table(POLICY_HEADINGS, rows))
+    console.print(_table(POOL_HEADINGS, (pool_cells(row) for page in pages for row in pool_rows(page))))
+    console.print(_table(ENGINE_HEADINGS, (engine_cells(row) for page in pages for row in engine_rows(page))))
+    policies = (policy_cells(row) for page in pages for row in policy_rows(None, page))
+    console.print(_table(POLICY_HEADINGS, policies))
 
 
 def _table(headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:

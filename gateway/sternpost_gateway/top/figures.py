@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_gateway.kills import EVERYONE
+from sternpost_gateway.metrics import NOT_READY, READY
 from sternpost_gateway.top.page import Page, Series
 
 REUSED: Final = frozenset({"prefix", "suffix"})
 EXACT: Final = "exact"
 UNKNOWN: Final = "unknown"
+
+OF_ENGINES: Final = frozenset({"cold_in_flight", "cold_waiting", "uncached_tokens"})
+"""The metrics of engines that are shown as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,32 @@ class PolicyRow:
     kill_level: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """The engines of one pool, as one gateway sees them; the empty pool is that of engines named by flags."""
+
+    gateway: str
+    pool: str
+    ready: float
+    not_ready: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRow:
+    """
+    One engine, as one gateway sees it; None where it does not say.
+
+    `plugin` is what the engine says about its suffix store; `uncached_tokens` are predicted, and in flight.
+    """
+
+    gateway: str
+    engine: str
+    plugin: str | None
+    cold_in_flight: float | None
+    cold_waiting: float | None
+    uncached_tokens: float | None
+
+
 def gateway_row(page: Page) -> GatewayRow:
     """Return what a page says about its gateway."""
     if page.fault is not None:
@@ -60,6 +90,43 @@ def gateway_row(page: Page) -> GatewayRow:
         kill_level=_kill_level(page, EVERYONE),
         config_age_seconds=by_name.get("config_age_seconds"),
     )
+
+
+def pool_rows(page: Page) -> list[PoolRow]:
+    """Return the pools that a page knows, by name."""
+    counts = [one for one in page.series if one.name == "pool_engines"]
+    pools = sorted({one.labels["pool"] for one in counts})
+    by_state = {(one.labels["pool"], one.labels["state"]): one.value for one in counts}
+    return [
+        PoolRow(
+            gateway=page.gateway,
+            pool=pool,
+            ready=by_state.get((pool, READY), 0.0),
+            not_ready=by_state.get((pool, NOT_READY), 0.0),
+        )
+        for pool in pools
+    ]
+
+
+def engine_rows(page: Page) -> list[EngineRow]:
+    """Return the engines that a page knows, by URL."""
+    plugins = {
+        one.labels["engine"]: one.labels["plugin"]
+        for one in page.series
+        if one.name == "engine_plugin" and one.value
+    }
+    values = {(one.name, one.labels["engine"]): one.value for one in page.series if one.name in OF_ENGINES}
+    return [
+        EngineRow(
+            gateway=page.gateway,
+            engine=engine,
+            plugin=plugins.get(engine),
+            cold_in_flight=values.get(("cold_in_flight", engine)),
+            cold_waiting=values.get(("cold_waiting", engine)),
+            uncached_tokens=values.get(("uncached_tokens", engine)),
+        )
+        for engine in sorted(plugins.keys() | {engine for _, engine in values})
+    ]
 
 
 def policy_rows(before: Page | None, now: Page) -> list[PolicyRow]:

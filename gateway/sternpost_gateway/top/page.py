@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import httpx
+from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from sternpost_core.clock import Clock
@@ -37,6 +38,16 @@ class Page:
     fault: str | None = None
 
 
+def series_of(families: Iterable[Metric]) -> tuple[Series, ...]:
+    """Return the gateway's own series, from a registry or from a page that was parsed."""
+    return tuple(
+        Series(sample.name.removeprefix(PREFIX), sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith(PREFIX)
+    )
+
+
 def read_page(text: str) -> tuple[Series, ...]:
     """
     Return the gateway's own series of a page in Prometheus' text format.
@@ -44,12 +55,7 @@ def read_page(text: str) -> tuple[Series, ...]:
     Raises:
         ValueError: the text is not in that format.
     """
-    return tuple(
-        Series(sample.name.removeprefix(PREFIX), sample.labels, sample.value)
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name.startswith(PREFIX)
-    )
+    return series_of(text_string_to_metric_families(text))
 
 
 async def fetch_pages(client: httpx.AsyncClient, gateways: Sequence[str], clock: Clock) -> tuple[Page, ...]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from sternpost_gateway.top.figures import GatewayRow, PolicyRow
+from sternpost_gateway.top.figures import EngineRow, GatewayRow, PolicyRow, PoolRow
 
 UNKNOWN: Final = "-"
 
 ALL_REQUESTS: Final = "(no policy)"
 """How requests are named that no policy matches."""
 
+NO_POOL: Final = "(no pool)"
+"""How engines are grouped that are named by flags."""
+
 GATEWAY_HEADINGS: Final = ("GATEWAY", "ENGINES", "TRIPPED", "IN FLIGHT", "KILL", "CONFIG AGE", "FAULT")
+POOL_HEADINGS: Final = ("GATEWAY", "POOL", "ENGINES", "READY")
+ENGINE_HEADINGS: Final = ("GATEWAY", "ENGINE", "PLUGIN", "COLD IN FLIGHT", "COLD WAITING", "UNCACHED TOKENS")
 POLICY_HEADINGS: Final = (
     "GATEWAY", "POLICY", "REQUESTS", "REQ/S", "REUSED", "FULL PREFILL", "TTFT P50", "TTFT P95", "KILL",
 )  # fmt: skip
@@ -27,6 +32,23 @@ def gateway_cells(row: GatewayRow) -> tuple[str, ...]:
         _level(row.kill_level),
         _seconds(row.config_age_seconds),
         row.fault or "",
+    )
+
+
+def pool_cells(row: PoolRow) -> tuple[str, ...]:
+    """Return a pool's row under `POOL_HEADINGS`."""
+    return (row.gateway, row.pool or NO_POOL, _count(row.ready + row.not_ready), _count(row.ready))
+
+
+def engine_cells(row: EngineRow) -> tuple[str, ...]:
+    """Return an engine's row under `ENGINE_HEADINGS`."""
+    return (
+        row.gateway,
+        row.engine,
+        row.plugin or UNKNOWN,
+        _count(row.cold_in_flight),
+        _count(row.cold_waiting),
+        _count(row.uncached_tokens),
     )
 
 
