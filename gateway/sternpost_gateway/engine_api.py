@@ -15,7 +15,7 @@ import httpx
 
 from sternpost_core.errors import OperatingError
 from sternpost_core.hint import HINT_FIELD, HINT_VERSION, Hint, Operation, Report, parse_report
-from sternpost_gateway.fleet import Engine, Info, Plugin
+from sternpost_gateway.fleet import Engine, Health, Info, Plugin
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.tokens import TailFacts
@@ -46,13 +46,15 @@ class EngineApi:
         self._client = client
         self._timeouts = timeouts
 
-    async def healthy(self, engine: Engine) -> bool:
-        """Say whether the engine's health check passes in time."""
+    async def health(self, engine: Engine) -> Health:
+        """Ask for the engine's health, for as long as one probe may take."""
         try:
             response = await self._client.get(engine.url + "/health", timeout=self._timeouts.probe_seconds)
+        except httpx.ConnectError:
+            return Health.DOWN
         except httpx.HTTPError:
-            return False
-        return response.is_success
+            return Health.SILENT
+        return Health.UP if response.is_success else Health.DOWN
 
     async def info(self, engine: Engine) -> Info:
         """

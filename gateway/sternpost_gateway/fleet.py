@@ -15,7 +15,18 @@ from enum import StrEnum
 from typing import Final
 
 FAILURES_MAX: Final = 3
-"""Consecutive connection failures after which an engine is not ready until a probe passes."""
+"""Consecutive failures, of connections or of probes without an answer, until an engine is not ready."""
+
+
+class Health(StrEnum):
+    """What a probe of an engine found."""
+
+    UP = "up"
+    DOWN = "down"
+    """It said that it is not well, or nobody listens at its address."""
+
+    SILENT = "silent"
+    """No answer in time, or none that ended: the network's or a busy moment's fault as often as its own."""
 
 
 class Plugin(StrEnum):
@@ -175,7 +186,7 @@ class Fleet:
         self._record(engine).failures = 0
 
     def failed(self, engine: Engine) -> bool:
-        """Note a connection failure; return whether the engine has become not ready by it."""
+        """Note a failure to get an answer; return whether the engine has become not ready by it."""
         record = self._record(engine)
         record.failures += 1
         if not record.ready or record.failures < FAILURES_MAX:
@@ -183,8 +194,11 @@ class Fleet:
         record.ready = False
         return True
 
-    def probed(self, engine: Engine, healthy: bool) -> bool:
+    def probed(self, engine: Engine, health: Health) -> bool:
         """Note a probe's outcome; return whether the engine's readiness has changed by it."""
+        if health is Health.SILENT:
+            return self.failed(engine)
+        healthy = health is Health.UP
         record = self._record(engine)
         changed = record.ready is not healthy
         record.ready = healthy

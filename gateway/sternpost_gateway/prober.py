@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sternpost_core.clock import Clock
 from sternpost_gateway.engine_api import ControlFailed, EngineApi
-from sternpost_gateway.fleet import Engine, Fleet, Plugin
+from sternpost_gateway.fleet import Engine, Fleet, Health, Plugin
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.settings import Timeouts
 
@@ -45,14 +45,16 @@ class Prober:
 
     async def probe(self, engine: Engine) -> None:
         """Probe one engine once."""
-        healthy = await self._api.healthy(engine)
-        changed = self._fleet.probed(engine, healthy)
+        health = await self._api.health(engine)
+        changed = self._fleet.probed(engine, health)
+        healthy = health is Health.UP
         if changed:
             logger.log(
                 logging.INFO if healthy else logging.ERROR,
-                "engine %s is %s",
+                "engine %s is %s: its probe found it %s",
                 engine.url,
                 "ready" if healthy else "not ready",
+                health,
             )
             self._metrics.engines_ready.set(len(self._fleet.ready_views()))
         if healthy and (changed or self._info_is_due(engine)):

@@ -20,7 +20,7 @@ from sternpost_fakes.cases import CHAT, case, case_policy
 from sternpost_fakes.gateway_parts import FakeResponse, FakeUpstream, make_parts
 from sternpost_fakes.virtual_time import VirtualClock, run_virtual
 from sternpost_gateway.cold_limiter import ColdLimits
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.routing import make_routing
 from sternpost_gateway.tails import Tails
@@ -82,7 +82,7 @@ def gateway(clock: VirtualClock, upstream: FakeUpstream, policy: Mapping[str, An
     tails = Tails(clock)
     routing = make_routing(ENGINES, tails, clock, random.Random(3))
     for engine in ENGINES:
-        routing.fleet.probed(engine, True)
+        routing.fleet.probed(engine, Health.UP)
     return replace(
         parts,
         clock=clock,

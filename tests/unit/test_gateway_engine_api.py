@@ -15,7 +15,7 @@ from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.builder import TailBuilder, Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi, build_body, report_of
-from sternpost_gateway.fleet import Engine, Fleet, Info, Plugin
+from sternpost_gateway.fleet import Engine, Fleet, Health, Info, Plugin
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.rebuild_budget import RebuildBudget
 from sternpost_gateway.settings import Timeouts
@@ -56,17 +56,29 @@ def unreachable(request: httpx.Request) -> httpx.Response:
     raise httpx.ConnectError("no route", request=request)
 
 
+def failing(error: type[httpx.TransportError]) -> Answer:
+    """Return an answer that fails in one of the client's ways."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise error("as told", request=request)
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        pytest.param(answering(200), True, id="ok"),
-        pytest.param(answering(503), False, id="unhealthy"),
-        pytest.param(unreachable, False, id="unreachable"),
+        pytest.param(answering(200), Health.UP, id="ok"),
+        pytest.param(answering(503), Health.DOWN, id="unhealthy"),
+        pytest.param(unreachable, Health.DOWN, id="nobody-listens"),
+        pytest.param(failing(httpx.ReadTimeout), Health.SILENT, id="too-slow"),
+        pytest.param(failing(httpx.ConnectTimeout), Health.SILENT, id="too-slow-to-connect"),
+        pytest.param(failing(httpx.RemoteProtocolError), Health.SILENT, id="closed-between-two-requests"),
     ],
 )
-async def test_health_is_a_yes_or_no(answer: Answer, expected: bool) -> None:
-    """Anything but a success in time is unhealthy."""
-    assert expected is await api(answer).healthy(ENGINE)
+async def test_health_tells_a_no_from_silence(answer: Answer, expected: Health) -> None:
+    """An engine that says no, or is not there, is down; one that says nothing may only be busy."""
+    assert expected is await api(answer).health(ENGINE)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +175,7 @@ def test_usage_without_report_has_none(usage: object) -> None:
 def make_builder(answer: Answer, tails: Tails, registry: CollectorRegistry) -> TailBuilder:
     """Return a builder for one ready engine, whose builds are within the budget."""
     fleet = Fleet([ENGINE], tails.forget_engine)
-    fleet.probed(ENGINE, True)
+    fleet.probed(ENGINE, Health.UP)
     budget = RebuildBudget(FakeClock(), lambda: 1000.0)
     return TailBuilder(api(answer), tails, Metrics(registry), budget, fleet)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Info, Plugin
+from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Health, Info, Plugin
 
 ENGINE = Engine("http://engine")
 OTHER = Engine("http://other")
@@ -25,7 +25,10 @@ def test_engine_is_not_ready_until_probed() -> None:
     """Nobody is believed to be ready without having said so."""
     fleet, _ = make_fleet()
 
-    assert (True, [ENGINE]) == (fleet.probed(ENGINE, True), [view.engine for view in fleet.ready_views()])
+    assert (True, [ENGINE]) == (
+        fleet.probed(ENGINE, Health.UP),
+        [view.engine for view in fleet.ready_views()],
+    )
 
 
 def test_probe_tells_changes_only() -> None:
@@ -33,21 +36,41 @@ def test_probe_tells_changes_only() -> None:
     fleet, _ = make_fleet()
 
     assert [True, False, True, False] == [
-        fleet.probed(ENGINE, healthy) for healthy in (True, True, False, False)
+        fleet.probed(ENGINE, health) for health in (Health.UP, Health.UP, Health.DOWN, Health.DOWN)
     ]
+
+
+@pytest.mark.parametrize(
+    ("found", "ready"),
+    [
+        pytest.param([Health.SILENT] * FAILURES_MAX, False, id="silent-for-too-long"),
+        pytest.param([Health.SILENT] * (FAILURES_MAX - 1), True, id="silent-for-a-moment"),
+        pytest.param([Health.SILENT, Health.UP] * FAILURES_MAX, True, id="silent-now-and-then"),
+        pytest.param([Health.SILENT, Health.DOWN], False, id="silent-then-down"),
+        pytest.param([Health.DOWN, Health.SILENT], False, id="down-then-silent"),
+    ],
+)
+def test_a_moment_of_silence_ejects_nobody(found: list[Health], ready: bool) -> None:
+    """One lost probe takes no engine away, not even the only one; several in a row do."""
+    fleet, _ = make_fleet()
+    fleet.probed(ENGINE, Health.UP)
+    for health in found:
+        fleet.probed(ENGINE, health)
+
+    assert ready is fleet.is_ready(ENGINE)
 
 
 def test_failures_in_a_row_eject() -> None:
     """So many failures in a row, without an answer between, make an engine not ready; a probe mends it."""
     fleet, _ = make_fleet()
-    fleet.probed(ENGINE, True)
+    fleet.probed(ENGINE, Health.UP)
     fleet.failed(ENGINE)
     fleet.answered(ENGINE)
     ejected = [fleet.failed(ENGINE) for _ in range(FAILURES_MAX + 1)]
 
     assert [False] * (FAILURES_MAX - 1) + [True, False] == ejected
     assert not fleet.is_ready(ENGINE)
-    assert fleet.probed(ENGINE, True) and fleet.is_ready(ENGINE)
+    assert fleet.probed(ENGINE, Health.UP) and fleet.is_ready(ENGINE)
 
 
 def test_flights_are_counted() -> None:
@@ -98,7 +121,7 @@ def test_pool_changes_while_requests_are_in_flight() -> None:
     fleet = Fleet([ENGINE, OTHER], lambda engine: None, on_ready=ready.append, on_gone=gone.append)
     third = Engine("http://third")
     for engine in fleet.engines:
-        fleet.probed(engine, True)
+        fleet.probed(engine, Health.UP)
     with fleet.flight(OTHER, 100.0), fleet.flight(ENGINE):
         changes = fleet.set_engines([third, ENGINE, third])
         fleet.failed(OTHER)

@@ -14,7 +14,7 @@ from sternpost_fakes.gateway_scene import SYSTEM, TAIL, Scene, policy
 from sternpost_gateway.block_index import PROVISIONAL_SECONDS
 from sternpost_gateway.ejection import FAILURES_MAX
 from sternpost_gateway.errors import NoEngine
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.route import Affinity
 from sternpost_gateway.router import Lesson, Routed
@@ -56,7 +56,7 @@ def pool() -> Pool:
     tails = Tails(clock)
     routing = make_routing(ENGINES, tails, clock, random.Random(1))
     for engine in ENGINES:
-        routing.fleet.probed(engine, True)
+        routing.fleet.probed(engine, Health.UP)
     return Pool(routing, clock, tails)
 
 
@@ -196,7 +196,7 @@ def test_without_a_ready_engine_there_is_no_route() -> None:
     """Nobody is asked who is not ready."""
     tested = pool()
     for engine in ENGINES:
-        tested.routing.fleet.probed(engine, False)
+        tested.routing.fleet.probed(engine, Health.DOWN)
 
     with pytest.raises(NoEngine):
         tested.routing.router.route(chat("Where?"))

@@ -16,7 +16,7 @@ from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.engine_api import EngineApi
-from sternpost_gateway.fleet import Engine
+from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
@@ -109,7 +109,7 @@ def make_parts(
 ) -> Parts:
     """Return the parts of a gateway with one ready engine behind `upstream`."""
     parts = make_parts_for(Surroundings(strategies=strategies), upstream, Metrics(registry))
-    parts.fleet.probed(ENGINE, True)
+    parts.fleet.probed(ENGINE, Health.UP)
     return parts
 
 
