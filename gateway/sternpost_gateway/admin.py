@@ -30,10 +30,14 @@ from sternpost_gateway.top.page import Series, series_of
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.warmer import Warmer, may_warm
 
+METRICS_PATH: Final = "/metrics"
 KILL_PATH: Final = "/sternpost/v1/kill"
 TEMPLATES_PATH: Final = "/sternpost/v1/templates"
 WARM_PATH: Final = "/sternpost/v1/warm"
 WARM_FIELDS: Final = ("policy", "engine")
+ASKER_HEADER: Final = "x-sternpost-asker"
+"""Names the client on whose account another worker asks; over a port it says nothing."""
+
 KILL_FIELDS: Final = ("level", "policy", "reason")
 KILL_BYTES_MAX: Final = 65536
 """The largest body that sets a kill level."""
@@ -71,7 +75,7 @@ class Admin:
         return [
             Route("/healthz", self.healthz),
             Route("/readyz", self.readyz),
-            Route("/metrics", self.metrics_page),
+            Route(METRICS_PATH, self.metrics_page),
             Route(TEMPLATES_PATH, self.templates),
             Route(KILL_PATH, self.kill, methods=["GET", "POST"]),
             Route(WARM_PATH, self.warm, methods=["POST"]),
@@ -130,7 +134,7 @@ class Admin:
         """Begin to build the tails that were asked for last, on all ready engines or on one."""
         try:
             self._check_token(request)
-            policy, url = read_warm(await _small_body(request))
+            policy, url = read_warm(await small_body(request))
             return self._warm(policy, url)
         except SternpostError as error:
             answer = answer_of(error)
@@ -160,11 +164,11 @@ class Admin:
             raise Forbidden("the admin token is missing or wrong")
 
     async def _set_level(self, request: Request) -> Response:
-        level, policy, reason = read_kill(await _small_body(request))
+        level, policy, reason = read_kill(await small_body(request))
         known = {item.full_name for item in self.source.config.policies.policies}
         if policy is not None and policy not in known:
             raise BodyError("kill", [Fault("policy", repr(policy), ", ".join(sorted(known)) or "null")])
-        by = f"http {request.client.host if request.client else 'unknown'}"
+        by = f"http {asker_of(request)}"
         try:
             self.kills.latch(level, policy, reason, by)
             persisted = True
@@ -219,6 +223,13 @@ class Admin:
         }
 
 
+def asker_of(request: Request) -> str:
+    """Return whose request it is: a client's address, or the one that another worker passes on."""
+    if request.client is not None:
+        return request.client.host
+    return request.headers.get(ASKER_HEADER, "unknown")
+
+
 def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
     """
     Read the body that sets a kill level.
@@ -265,7 +276,13 @@ def read_warm(body: bytes) -> tuple[str | None, str | None]:
     return policy, engine
 
 
-async def _small_body(request: Request) -> bytes:
+async def small_body(request: Request) -> bytes:
+    """
+    Return the body of a request that is about the gateway itself.
+
+    Raises:
+        TooLarge: it is over the limit, which is far more than such requests need.
+    """
     body = b""
     async for piece in request.stream():
         body += piece

@@ -46,7 +46,9 @@ from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
-from sternpost_gateway.settings import Cluster, Settings
+from sternpost_gateway.settings import Cluster, Settings, Worker
+from sternpost_gateway.shared_admin import SharedAdmin
+from sternpost_gateway.siblings import Siblings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.trips import Trip, Trips
@@ -55,6 +57,7 @@ from sternpost_gateway.ui.routes import Ui
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.warmer import Warmer, may_warm
+from sternpost_gateway.worker import answering_siblings, first_engine, keep_agreed
 
 logger = logging.getLogger(__name__)
 
@@ -88,14 +91,22 @@ def create_app(
         OperatingError: the salt secret cannot be read or kept.
     """
     metrics = Metrics(registry)
+    own_state = _own_state(settings)
     kills = Kills(clock, settings.state, _on_latch(metrics))
-    versions = Versions(settings.state)
+    versions = Versions(own_state)
     static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
     routing = make_routing(
-        static, tails, clock, chance, strategies=strategies, cold=settings.cold, on_outcome=metrics.gated
+        static,
+        tails,
+        clock,
+        chance,
+        strategies=strategies,
+        cold=settings.cold,
+        budget_share=1.0 / settings.workers,
+        on_outcome=metrics.gated,
     )
-    trips = Trips(clock, settings.state, _on_trip(metrics))
+    trips = Trips(clock, own_state, _on_trip(metrics))
     members = Members(static, _on_engines(routing.fleet, trips))
     on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
     source, keep_current = _config_source(settings, clock, chance, on_config, on_engines)
@@ -125,12 +136,11 @@ def create_app(
         metrics=metrics,
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
-    jobs = _jobs(parts, keep_current, api, kill_file) | _routing_jobs(settings, routing, members)
+    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _routing_jobs(settings, routing, members)
     history = History(socket.gethostname(), admin.series, clock)
     routes = [*admin.routes(), *Ui(history).routes()]
-    own = Starlette(routes=routes, lifespan=lambda _: _running(parts, kills, jobs, api, upstream))
-    own.mount("/", _nowhere)
-    return _entrance(Pipeline(parts), own)
+    own = Starlette(routes=routes, lifespan=lambda app: _running(app, parts, kills, jobs, api, upstream))
+    return _entrance(Pipeline(parts), own, settings.worker)
 
 
 def _admin(
@@ -223,14 +233,24 @@ def _config_source(
     return cluster, keep_current
 
 
-def _entrance(pipeline: Pipeline, own: Starlette) -> ASGIApp:
+def _own_state(settings: Settings) -> Path | None:
+    """Return the directory for what a worker keeps for itself; the first one's is the gateway's."""
+    worker = settings.worker
+    if settings.state is None or worker is None or worker.index == 0:
+        return settings.state
+    return settings.state / f"worker-{worker.index}"
+
+
+def _entrance(pipeline: Pipeline, own: Starlette, worker: Worker | None) -> ASGIApp:
     """Send what is for engines straight into the pipeline; routing is for the gateway's own endpoints."""
+    own.mount("/", _nowhere)
+    shared = own if worker is None else SharedAdmin(own, Siblings(worker))
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(ENGINE_PATHS):
             await pipeline(scope, receive, send)
         else:
-            await own(scope, receive, send)
+            await shared(scope, receive, send)
 
     return entrance
 
@@ -268,11 +288,15 @@ def _on_trip(metrics: Metrics) -> Callable[[Trip], None]:
 
 @asynccontextmanager
 async def _running(
-    parts: Parts, kills: Kills, jobs: Mapping[str, Job], api: EngineApi, upstream: Upstream
+    own: ASGIApp, parts: Parts, kills: Kills, jobs: Mapping[str, Job], api: EngineApi, upstream: Upstream
 ) -> AsyncIterator[None]:
     """Hold what the application needs while it runs."""
+    worker = parts.settings.worker
     async with AsyncExitStack() as stack:
         stack.enter_context(kill_signals(kills))
+        if worker is not None:
+            await stack.enter_async_context(answering_siblings(own, worker, kills))
+            parts.metrics.show_levels(kills.table)
         parts.metrics.in_flight.set_function(lambda: parts.admission.in_flight)
         await upstream.open()
         # Released in reverse: first what starts requests, then what they travel on.
@@ -283,10 +307,14 @@ async def _running(
         stack.push_async_callback(parts.warmer.close)
         stack.push_async_callback(parts.prompts.close)
         await stack.enter_async_context(_background(jobs))
+        if worker is not None:
+            await first_engine(parts.fleet)
         yield
 
 
-def _jobs(parts: Parts, keep_current: Job, api: EngineApi, kill_file: KillFile | None) -> dict[str, Job]:
+def _jobs(
+    parts: Parts, keep_current: Job, api: EngineApi, kills: Kills, kill_file: KillFile | None
+) -> dict[str, Job]:
     """Return what keeps beliefs fresh, by name."""
     timeouts = parts.settings.timeouts
     jobs: dict[str, Job] = {
@@ -295,6 +323,8 @@ def _jobs(parts: Parts, keep_current: Job, api: EngineApi, kill_file: KillFile |
         "warmer": lambda: parts.warmer.run(lambda key: is_warm(parts, key)),
         "versions": parts.prompts.versions.keep_saved,
     }
+    if parts.settings.worker is not None:
+        jobs["agreement"] = lambda: keep_agreed(kills)
     if kill_file:
         jobs["kill file"] = lambda: kill_file.watch(timeouts.kill_file_seconds)
     return jobs

@@ -15,6 +15,7 @@ from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import (
+    WORKERS_MAX,
     Cluster,
     Credentials,
     KvEventPorts,
@@ -88,6 +89,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         kv_events=_kv_events(arguments),
         host=arguments.host,
         port=arguments.port,
+        workers=arguments.workers,
         state=arguments.state,
         kill_file=arguments.kill_file,
         admin_token=secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),
@@ -143,6 +145,14 @@ def positive(text: str) -> int:
     return value
 
 
+def worker_count(text: str) -> int:
+    """Read a number of workers."""
+    value = int(text)
+    if not 1 <= value <= WORKERS_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 to {WORKERS_MAX}")
+    return value
+
+
 def seconds(text: str) -> float:
     """Read a duration in seconds."""
     value = float(text)
@@ -193,6 +203,13 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
         "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=worker_count,
+        default=1,
+        metavar="N",
+        help="processes that share the port, and the limits (default: %(default)s)",
     )
     parser.add_argument(
         "--state",

@@ -127,6 +127,26 @@ class Kills:
         """Return the latches that are set."""
         return tuple(self._latches.values())
 
+    def reload(self) -> None:
+        """Take what is on disk: what other processes of this gateway have been told meanwhile."""
+        if self._file is not None:
+            self._restore()
+
+    def agree(self) -> None:
+        """Take the epochs that other processes of this gateway have reached, where they are higher."""
+        try:
+            state = read_json(self._file) if self._file else None
+            _, epochs, first = _read_state(state) if state is not None else ((), {}, 0)
+        except OperatingError as error:
+            logger.error("the epochs of the other workers are not known: %s", error)
+            return
+        before = self._epochs, self._first_epoch
+        self._first_epoch = max(self._first_epoch, first)
+        self._epochs = {**epochs, **self._epochs}
+        self._epochs.update({name: max(epoch, self._epochs[name]) for name, epoch in epochs.items()})
+        if (self._epochs, self._first_epoch) != before:
+            self._update()
+
     def latched(self, source: Source, policy: str | None = None) -> Latch | None:
         """Return what a source has set for a policy, or for all."""
         return self._latches.get((source, policy or EVERYONE))

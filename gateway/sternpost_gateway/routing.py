@@ -53,9 +53,14 @@ def make_routing(
     *,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
     cold: ColdLimits = DEFAULT_COLD_LIMITS,
+    budget_share: float = 1.0,
     on_outcome: OnOutcome = lambda outcome, seconds: None,
 ) -> Routing:
-    """Make the routing of a gateway, by least cost unless other strategies are given."""
+    """
+    Make the routing of a gateway, by least cost unless other strategies are given.
+
+    `budget_share` is the part of the budget for builds that this process may spend.
+    """
     gate = ColdGate(cold, clock, chance, on_outcome)
     index = BlockIndex(clock)
     estimates = Estimates()
@@ -98,5 +103,5 @@ def make_routing(
         slow_start=slow_start,
         router=router,
         gate=gate,
-        budget=RebuildBudget(clock, router.prefill_rate),
+        budget=RebuildBudget(clock, lambda: budget_share * router.prefill_rate()),
     )

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import multiprocessing
 import random
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -26,13 +29,16 @@ from prometheus_client.process_collector import ProcessCollector
 from starlette.types import ASGIApp
 
 from sternpost_core.clock import SystemClock
-from sternpost_core.errors import OperatingError
+from sternpost_core.command import EXIT_FAILED
+from sternpost_core.errors import SternpostError
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
+from sternpost_gateway.listening import bound_socket
 from sternpost_gateway.settings import Settings, Timeouts
 from sternpost_gateway.upstream import PooledUpstream
+from sternpost_gateway.workers import supervise
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +57,28 @@ QUIET_LOGGERS: Final = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "
 class Server(uvicorn.Server):
     """The HTTP server, with a drain before its own shutdown."""
 
-    def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, drain_delay_seconds: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        lifecycle: Lifecycle,
+        drain_delay_seconds: float,
+        on_started: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__(config)
         self._lifecycle = lifecycle
         self._drain_delay_seconds = drain_delay_seconds
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to take requests, and say so."""
+        await super().startup(sockets)
+        self._on_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to drain on the first signal; a second one, of whatever kind, ends what is left at once."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -84,30 +108,38 @@ def serve(settings: Settings) -> None:
 
     Raises:
         PolicyError: the policies cannot go live.
-        OperatingError: the port cannot be bound, or state cannot be read.
+        OperatingError: the port cannot be bound, state cannot be read, or no worker can be kept running.
     """
     configure_logging()
+    if settings.workers > 1:
+        supervise(settings, run_worker)
+        return
     with open_socket(settings) as listening:
         uvloop.run(_serve(settings, listening))
 
 
+def run_worker(settings: Settings, serves: Event) -> None:
+    """Run one of several workers, as the whole of its process; `serves` is set when it takes requests."""
+    configure_logging()
+    # A terminal's interrupt reaches all processes: the one that started this one tells it to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with bound_socket(settings) as bound:
+            uvloop.run(_serve(settings, bound, serves.set))
+    except SternpostError as error:
+        logger.critical("%s", error)
+        sys.exit(EXIT_FAILED)
+
+
 def open_socket(settings: Settings) -> socket.socket:
     """
-    Bind the listening socket.
+    Bind the socket that clients connect to, and listen on it.
 
     Raises:
         OperatingError: host and port cannot be bound.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        listening = socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise OperatingError(f"cannot listen on {settings.host}:{settings.port}: {reason}") from None
-    # What a client does not read for so long is given up by the kernel, too; its connections inherit this.
-    stall_ms = int(settings.timeouts.write_stall_seconds * 1000)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
+    listening = bound_socket(settings)
+    listening.listen(BACKLOG)
     return listening
 
 
@@ -148,7 +180,9 @@ def configure_logging(level: int = logging.INFO) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
 
 
-async def _serve(settings: Settings, listening: socket.socket) -> None:
+async def _serve(
+    settings: Settings, listening: socket.socket, on_started: Callable[[], None] = lambda: None
+) -> None:
     lifecycle = Lifecycle()
     app = create_app(
         settings,
@@ -159,10 +193,37 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         chance=random.Random(),
         lifecycle=lifecycle,
     )
-    server = Server(server_config(app, settings.timeouts), lifecycle, settings.timeouts.drain_delay_seconds)
-    host, port = _address(listening.getsockname())
-    logger.info("listening on http://%s:%s for %s", host, port, ", ".join(settings.engines))
-    await server.serve(sockets=[listening])
+    server = Server(
+        server_config(app, settings.timeouts),
+        lifecycle,
+        settings.timeouts.drain_delay_seconds,
+        on_started,
+    )
+    if settings.worker is None:
+        host, port = _address(listening.getsockname())
+        logger.info("listening on http://%s:%s for %s", host, port, ", ".join(settings.engines))
+    with _ended_with_parent(server):
+        await server.serve(sockets=[listening])
+
+
+@contextmanager
+def _ended_with_parent(server: Server) -> Iterator[None]:
+    """End the server when the process that has started this one is gone without a word."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def orphaned() -> None:
+        loop.remove_reader(parent.sentinel)
+        server.handle_exit(signal.SIGTERM, None)
+
+    loop.add_reader(parent.sentinel, orphaned)
+    try:
+        yield
+    finally:
+        loop.remove_reader(parent.sentinel)
 
 
 def _address(name: Sequence[object]) -> tuple[object, object]:

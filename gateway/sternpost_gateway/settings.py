@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.reader import is_dns_label
 from sternpost_gateway.cold_limiter import ColdLimits
+
+WORKERS_MAX: Final = 64
+"""Processes of one gateway: more than that would divide its limits until nothing is left."""
 
 
 class Credentials(StrEnum):
@@ -126,6 +130,19 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """
+    One of `count` processes that share a port, by its number from 0.
+
+    `folder` is theirs alone: there they reach one another.
+    """
+
+    index: int
+    count: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
 class KvEventPorts:
     """The ports where each engine publishes its KV events, and replays them."""
 
@@ -146,7 +163,8 @@ class Settings:
     """
     Everything that `sternpost gateway` was told; the objects are in a directory or in a cluster.
 
-    `engines` are base URLs, `engine_names` are URLs whose host has an address for each engine.
+    `engines` are base URLs, `engine_names` are URLs whose host has an address for each engine. `worker` is
+    None in a process that has its port for itself.
     """
 
     policies: Path | None = None
@@ -155,6 +173,8 @@ class Settings:
     engine_names: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
+    workers: int = 1
+    worker: Worker | None = None
     state: Path | None = None
     kill_file: Path | None = None
     admin_token: str | None = field(default=None, repr=False)

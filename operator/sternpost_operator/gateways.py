@@ -108,7 +108,12 @@ def read_report(page: str) -> GatewayReport:
     except ValueError:
         return GatewayReport(fault="metrics that cannot be understood")
     samples = [sample for family in families for sample in family.samples]
-    levels = {one.labels.get("policy", ""): int(one.value) for one in samples if one.name == KILL_LEVEL}
+    levels: dict[str, int] = {}
+    for one in samples:
+        if one.name == KILL_LEVEL:
+            # Of several workers behind one port the one counts where least is switched off.
+            policy = one.labels.get("policy", "")
+            levels[policy] = min(int(one.value), levels.get(policy, int(one.value)))
     ages = [sample.value for sample in samples if sample.name == CONFIG_AGE]
     return GatewayReport(levels, max(ages, default=None)) if levels else GatewayReport(fault="no kill level")
 

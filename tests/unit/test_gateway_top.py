@@ -14,6 +14,7 @@ from textual.widgets import DataTable
 
 from sternpost_core.errors import SettingsError
 from sternpost_fakes.clock import FakeClock
+from sternpost_gateway.merged_metrics import merge_pages
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.top.command import COMMAND, gateways_of, print_pages
 from sternpost_gateway.top.figures import gateway_row, policy_rows, quantile
@@ -53,6 +54,20 @@ def test_figures_are_of_what_happened_between_two_pages() -> None:
         row.kill_level,
     )
     assert row.ttft_p50 == pytest.approx(0.09) and row.ttft_p95 == pytest.approx(0.099)
+
+
+def test_workers_of_a_gateway_are_one_row() -> None:
+    """What is in flight adds up, and of what each believes the worse counts."""
+    registries = [CollectorRegistry(), CollectorRegistry()]
+    for ready, registry in enumerate(registries, start=1):
+        metrics = Metrics(registry)
+        metrics.engines_ready.set(ready)
+        metrics.in_flight.set(3)
+        metrics.config_age_seconds.set(ready)
+    merged = merge_pages({n: generate_latest(registry).decode() for n, registry in enumerate(registries)})
+    row = gateway_row(Page(GATEWAY, 0.0, read_page(merged)))
+
+    assert (6.0, 1.0, 2.0) == (row.in_flight, row.engines_ready, row.config_age_seconds)
 
 
 def test_a_gateway_that_began_anew_counts_from_zero() -> None:

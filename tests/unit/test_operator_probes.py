@@ -83,6 +83,13 @@ sternpost_gateway_ttft_seconds_bucket{le="0.1"} nonsense
 
 PAGES = {
     "whole": (PAGE, GatewayReport({"": 0, "agents/support": 1}, 2.5)),
+    "of-two-workers": (
+        'sternpost_gateway_kill_level{worker="0",policy=""} 2.0\n'
+        'sternpost_gateway_kill_level{worker="1",policy=""} 1.0\n'
+        'sternpost_gateway_config_age_seconds{worker="0"} 2.5\n'
+        'sternpost_gateway_config_age_seconds{worker="1"} 7.5\n',
+        GatewayReport({"": 1}, 7.5),
+    ),
     "of-something-else": ("up 1\n", GatewayReport(fault="no kill level")),
     "broken": (
         'sternpost_gateway_kill_level{policy="} x\n',

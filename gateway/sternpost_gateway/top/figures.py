@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sternpost_gateway.kills import EVERYONE
+from sternpost_gateway.merged_metrics import WORKER_LABEL
 from sternpost_gateway.metrics import NOT_READY, READY
 from sternpost_gateway.top.page import Page, Series
 
 REUSED: Final = frozenset({"prefix", "suffix"})
+WHOLE: Final[Mapping[str, Callable[[Iterable[float]], float]]] = {"in_flight": sum, "engines_ready": min}
+"""How the figures of workers become one; for all others the largest counts."""
+
 EXACT: Final = "exact"
 UNKNOWN: Final = "unknown"
 
@@ -81,7 +85,7 @@ def gateway_row(page: Page) -> GatewayRow:
     """Return what a page says about its gateway."""
     if page.fault is not None:
         return GatewayRow(gateway=page.gateway, fault=page.fault)
-    by_name = {one.name: one.value for one in page.series if not one.labels}
+    by_name = _whole(page.series)
     return GatewayRow(
         gateway=page.gateway,
         engines_ready=by_name.get("engines_ready"),
@@ -115,7 +119,11 @@ def engine_rows(page: Page) -> list[EngineRow]:
         for one in page.series
         if one.name == "engine_plugin" and one.value
     }
-    values = {(one.name, one.labels["engine"]): one.value for one in page.series if one.name in OF_ENGINES}
+    values: dict[tuple[str, str], float] = {}
+    for one in page.series:
+        if one.name in OF_ENGINES:
+            key = one.name, one.labels["engine"]
+            values[key] = values.get(key, 0.0) + one.value
     return [
         EngineRow(
             gateway=page.gateway,
@@ -127,6 +135,15 @@ def engine_rows(page: Page) -> list[EngineRow]:
         )
         for engine in sorted(plugins.keys() | {engine for _, engine in values})
     ]
+
+
+def _whole(series: Iterable[Series]) -> dict[str, float]:
+    """Return what a gateway says about itself; of several workers, their sum or the worst of them."""
+    found: dict[str, list[float]] = {}
+    for one in series:
+        if one.labels.keys() <= {WORKER_LABEL}:
+            found.setdefault(one.name, []).append(one.value)
+    return {name: WHOLE.get(name, max)(values) for name, values in found.items()}
 
 
 def policy_rows(before: Page | None, now: Page) -> list[PolicyRow]:
