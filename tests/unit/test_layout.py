@@ -64,7 +64,19 @@ def test_installed_version_is_the_packages_version() -> None:
     [
         pytest.param(
             "sternpost.commands",
-            {"calibrate", "doctor", "engine", "gateway", "kill", "lint", "model", "operator", "top", "up"},
+            {
+                "bench",
+                "calibrate",
+                "doctor",
+                "engine",
+                "gateway",
+                "kill",
+                "lint",
+                "model",
+                "operator",
+                "top",
+                "up",
+            },
             id="commands",
         ),
         pytest.param("vllm.general_plugins", {"sternpost"}, id="vllm-general-plugin"),
