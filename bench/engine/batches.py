@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from bench.common.engine_api import Engine, Messages
 from bench.common.engine_process import EngineSettings, StartEngine
+from bench.common.process_group import group_bytes
 from bench.common.store import OutOfTime, RecordStore
 from bench.common.tails import Tail, build_tail, measure_tail
 from bench.demo.progress import Progress
 from bench.demo.workload import arm_order
 from bench.engine.asking import Place, Sample, ask
-from bench.engine.memory import group_bytes
 from bench.engine.scenarios import Batch, Scenario, Session
 from sternpost_core.hint import Hint
 

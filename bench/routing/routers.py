@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,12 +16,16 @@ from typing import Final
 import aiohttp
 
 HOST: Final = "127.0.0.1"
-READY_SECONDS_MAX: Final = 60.0
+READY_SECONDS_MAX: Final = 120.0
 STOP_SECONDS_MAX: Final = 10.0
 INSTALL_SECONDS_MAX: Final = 900.0
+LOG_CHARS_SHOWN: Final = 500
+"""Of the end of the log of a command that does not start."""
 
 PEERS: Final = ("vllm-router==0.1.17", "smg==1.13.0")
 """Installed, pinned, into an environment of their own."""
+
+REQUIREMENT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 OWN: Final = ("sternpost", "rendezvous", "least_loaded", "round_robin")
 """This project's gateway, and the same gateway with a simpler strategy."""
@@ -60,17 +65,22 @@ def peer_routers(environment: Path) -> tuple[list[Router], dict[str, str]]:
     return found, missing
 
 
-def install_peers(environment: Path) -> str:
-    """Install the other routers if they are not there; return why that failed, empty if it did not."""
+def install_peers(environment: Path, requirements: Sequence[str] = PEERS) -> str:
+    """
+    Install what is not there, each with a command of its own name.
+
+    Returns why that failed, empty if it did not.
+    """
     if not (environment / "bin" / "python").exists():
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    reasons = [_install(environment, requirement) for requirement in PEERS]
+    reasons = [_install(environment, requirement) for requirement in requirements]
     return "; ".join(reason for reason in reasons if reason)
 
 
 def _install(environment: Path, requirement: str) -> str:
-    name = requirement.partition("==")[0]
-    if (environment / "bin" / name).exists():
+    name = REQUIREMENT_NAME.match(requirement)
+    assert name is not None, "a requirement begins with a name"
+    if (environment / "bin" / name[0]).exists():
         return ""
     pip = [str(environment / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", requirement]
     try:
@@ -111,18 +121,25 @@ def _smg(binary: Path) -> Callable[[int, Sequence[str]], list[str]]:
 
 
 @asynccontextmanager
-async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterator[None]:
+async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterator[int]:
     """
     Run a command for the length of a block, until then waiting for `ready` to answer.
+
+    Yields the id of its process, which leads a group of its own.
 
     Raises:
         RuntimeError: it ended, or was not ready in time.
     """
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=output, stderr=output, start_new_session=True
+        )
         try:
-            await _wait_ready(process, ready)
-            yield
+            try:
+                await _wait_ready(process, ready)
+            except RuntimeError as error:
+                raise RuntimeError(f"{' '.join(command)}: {error}: {_end_of(log)}") from None
+            yield process.pid
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
@@ -131,6 +148,10 @@ async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterato
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARS_SHOWN:]
 
 
 async def _wait_ready(process: asyncio.subprocess.Process, url: str) -> None:

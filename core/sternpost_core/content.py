@@ -8,7 +8,8 @@ feed the hash the same bytes: ("ab", "c") and ("a", "bc") differ, and so do a mi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Iterable
 from typing import Final, NewType
 
 ContentId = NewType("ContentId", str)
@@ -23,15 +24,13 @@ CONTENT_VERSION: Final = 1
 SHORT_LENGTH: Final = 12
 """How many digits of an id people see."""
 
-_LENGTH_BYTES: Final = 8
+_length: Final = struct.Struct(">Q").pack
+"""Returns a length as eight bytes, the highest first."""
 
 
 def content_id(kind: str, fields: Iterable[tuple[str, bytes]]) -> ContentId:
     """Return the id of the content that `fields`, (tag, value) pairs in their order, describe."""
-    digest = hashlib.sha256()
-    for part in tagged(CONTENT_DOMAIN, CONTENT_VERSION, kind, fields):
-        digest.update(part)
-    return ContentId(digest.hexdigest())
+    return ContentId(hashlib.sha256(tagged(CONTENT_DOMAIN, CONTENT_VERSION, kind, fields)).hexdigest())
 
 
 def short(content_id: ContentId) -> str:
@@ -39,14 +38,10 @@ def short(content_id: ContentId) -> str:
     return content_id[:SHORT_LENGTH]
 
 
-def tagged(domain: str, version: int, kind: str, fields: Iterable[tuple[str, bytes]]) -> Iterator[bytes]:
-    """Yield the bytes to hash: domain, version and kind, then each tag and value, each after its length."""
-    for text in (domain, str(version), kind):
-        yield from _prefixed(text.encode())
+def tagged(domain: str, version: int, kind: str, fields: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return the bytes to hash: domain, version and kind, then each tag and value, each after its length."""
+    values = [domain.encode(), str(version).encode(), kind.encode()]
     for tag, value in fields:
-        yield from _prefixed(tag.encode())
-        yield from _prefixed(value)
-
-
-def _prefixed(value: bytes) -> tuple[bytes, bytes]:
-    return len(value).to_bytes(_LENGTH_BYTES, "big"), value
+        values += (tag.encode(), value)
+    # One list and one join: a request has some ten ids, and a step of Python for each piece would show.
+    return b"".join([piece for value in values for piece in (_length(len(value)), value)])

@@ -80,6 +80,9 @@ class Reason(StrEnum):
     BUSY = "busy"
 
 
+REASONS: Final = frozenset(Reason)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     """
@@ -161,7 +164,7 @@ def parse_report(mapping: object) -> Report | None:
         return None
     counts = [mapping.get(key) for key in ("prefix_tokens", "suffix_tokens", "computed_tokens")]
     reason = mapping.get("reason")
-    if not isinstance(reason, str) or reason not in set(Reason):
+    if not isinstance(reason, str) or reason not in REASONS:
         return None
     if not all(_is_count(count) for count in counts):
         return None

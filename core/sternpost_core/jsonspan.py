@@ -410,6 +410,9 @@ def _skip(text: str, position: int) -> int:
 
 
 def _check_depth(text: str, decoded: dict[str, Any]) -> None:
+    if text.count("{") + text.count("[") <= DEPTH_MAX:
+        # No more are opened at all, be it in strings, than may be open at once.
+        return
     level: list[Any] = [decoded]
     for _ in range(DEPTH_MAX):
         if not level:

@@ -50,7 +50,7 @@ def cache_salt(
         Isolation.SHARED: [("policy", policy)],
     }[isolation]
     parts = [*scope, ("prefix_epoch", str(prefix_epoch))]
-    message = b"".join(tagged(_SALT_DOMAIN, _KEY_VERSION, isolation.value, _encoded(parts)))
+    message = tagged(_SALT_DOMAIN, _KEY_VERSION, isolation.value, _encoded(parts))
     return CACHE_SALT_PREFIX + hmac.new(secret, message, hashlib.sha256).hexdigest()
 
 
@@ -72,13 +72,13 @@ def conversation_key(
         parts = tagged(_CONVERSATION_DOMAIN, _KEY_VERSION, "opening", [*named, *opening])
     else:
         parts = tagged(_CONVERSATION_DOMAIN, _KEY_VERSION, "session", [*named, ("session", session.encode())])
-    return hashlib.sha256(b"".join(parts)).hexdigest()
+    return hashlib.sha256(parts).hexdigest()
 
 
 def rendezvous_rank(key: str, node: str) -> int:
     """Return the 64-bit rank of `node` for `key`: the node of the highest rank is the key's home."""
     parts = tagged(_CONVERSATION_DOMAIN, _KEY_VERSION, "rank", _encoded([("key", key), ("node", node)]))
-    return int.from_bytes(hashlib.blake2b(b"".join(parts), digest_size=_RANK_BYTES).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(parts, digest_size=_RANK_BYTES).digest(), "big")
 
 
 def _encoded(parts: Iterable[tuple[str, str]]) -> list[tuple[str, bytes]]:

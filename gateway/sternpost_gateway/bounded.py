@@ -22,9 +22,10 @@ class Bounded(Generic[Key, Value]):
 
     def get(self, key: Key) -> Value | None:
         """Return the value and count that as a use."""
-        if key not in self._entries:
+        try:
+            self._entries.move_to_end(key)
+        except KeyError:
             return None
-        self._entries.move_to_end(key)
         return self._entries[key]
 
     def put(self, key: Key, value: Value) -> None:

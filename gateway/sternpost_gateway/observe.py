@@ -19,13 +19,16 @@ from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_core.policy import TailSource
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.parts import fixed_elements, prefix_parts
+from sternpost_gateway.parts import closing_elements, opening_elements, prefix_parts
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.segment import Chat, tail_source
 from sternpost_gateway.turns import BODY_BYTES_MAX, CALL_ID_GUESS, Departure, departure
 
 logger = logging.getLogger(__name__)
+
+FRONTS_MAX: Final = 1024
+"""Prefixes whose elements are known without reading them again, least recently used first out."""
 
 TOLD_MAX: Final = 16384
 """Departures that are remembered as told, least recently used first out."""
@@ -46,6 +49,7 @@ class Observer:
         self._prompts = prompts
         self._metrics = metrics
         self._told: Bounded[Told, bool] = Bounded(told_max)
+        self._fronts: Bounded[ContentId, list[ContentId]] = Bounded(FRONTS_MAX)
 
     def observe(self, planned: Planned) -> None:
         """Learn from a request that an engine has answered; one that no policy matches teaches nothing."""
@@ -53,11 +57,21 @@ class Observer:
         document = planned.segmented.canonicalized.document
         if chat is None or policy is None or document is None or chat.dialogue.is_bare:
             return
-        template = self._prompts.learning.observe(policy.full_name, *_ends(planned, document, chat))
+        template = self._prompts.learning.observe(
+            policy.full_name, self._front(document, chat), _closing(planned, document, chat)
+        )
         self._metrics.template_stability.labels(policy.full_name).set(template.stability)
         for found in (self._prefix_departure(planned, document, chat), self._turn_departure(planned)):
             if found is not None:
                 self._tell(planned, policy.full_name, found)
+
+    def _front(self, document: Document, chat: Chat) -> list[ContentId]:
+        """Return the ids of what a prompt begins with: prefixes of one id have the same elements."""
+        front = self._fronts.get(chat.prefix_id)
+        if front is None:
+            front = opening_elements(document, chat.dialogue)
+            self._fronts.put(chat.prefix_id, front)
+        return front
 
     def _prefix_departure(self, planned: Planned, document: Document, chat: Chat) -> Departure | None:
         """Return where a prefix that is new departs from the one before it."""
@@ -157,9 +171,8 @@ def _is_text(document: Document, part: Span) -> bool:
     return document.text[part.start] == "{" and "text" in members(document, part)
 
 
-def _ends(planned: Planned, document: Document, chat: Chat) -> tuple[list[ContentId], list[ContentId]]:
-    """Return the ids of what could be fixed at a prompt's two ends; a tail is at the end in any layout."""
-    front, closing = fixed_elements(document, chat.dialogue)
+def _closing(planned: Planned, document: Document, chat: Chat) -> list[ContentId]:
+    """Return the ids of what could be fixed at a prompt's end; a tail is at the end in any layout."""
     if tail_source(planned.policy) is TailSource.LEARNED:
-        return front, closing
-    return front, [] if chat.tail_id is None else [chat.tail_id]
+        return closing_elements(document, chat.dialogue)
+    return [] if chat.tail_id is None else [chat.tail_id]

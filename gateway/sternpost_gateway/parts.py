@@ -58,22 +58,27 @@ def prefix_length(parts: Sequence[Part], dialogue: Dialogue) -> int:
 
 
 def fixed_elements(document: Document, dialogue: Dialogue) -> tuple[list[ContentId], list[ContentId]]:
-    """
-    Return the content ids of what could be fixed about a prompt, in front and at the end, in their order.
+    """Return the content ids of what could be fixed about a prompt, in front and at the end."""
+    return opening_elements(document, dialogue), closing_elements(document, dialogue)
 
-    In front that is tools, instructions and the leading messages of system or developer; at the end the
-    closing ones.
-    """
+
+def opening_elements(document: Document, dialogue: Dialogue) -> list[ContentId]:
+    """Return the ids of tools, instructions and the leading messages of system or developer, in order."""
     fields = [
         (name, raw) for name in (TOOLS, INSTRUCTIONS) if (raw := raw_member(document, name)) is not None
     ]
     front = [content_id(name, [(name, raw)]) for name, raw in fields]
     front += (_message_id(document, span) for span in dialogue.messages[: dialogue.opening])
+    return front
+
+
+def closing_elements(document: Document, dialogue: Dialogue) -> list[ContentId]:
+    """Return the ids of the closing messages of system or developer, in order."""
     later = dialogue.messages[dialogue.opening :]
     begin = next(
         (index + 1 for index in reversed(range(len(later))) if not is_fixed(document, later[index])), 0
     )
-    return front, [_message_id(document, span) for span in later[begin:]]
+    return [_message_id(document, span) for span in later[begin:]]
 
 
 def _message_id(document: Document, message: Span) -> ContentId:

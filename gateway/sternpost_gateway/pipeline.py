@@ -226,7 +226,7 @@ class Pipeline:
                 composed.planned.identified.received.request_id,
                 composed.engine.url,
             )
-        self._recorder.answered(composed, relayed)
+        report = self._recorder.answered(composed, relayed)
         if relayed.status < CLIENT_ERRORS:
             self._observe(composed.planned)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
@@ -234,7 +234,7 @@ class Pipeline:
         elif relayed.status >= CLIENT_ERRORS:
             self._parts.router.refused(sent.admitted.routed)
         else:
-            self._parts.router.succeeded(sent.admitted.routed, lesson_of(relayed, sent.at))
+            self._parts.router.succeeded(sent.admitted.routed, lesson_of(relayed, report, sent.at))
 
     def _observe(self, planned: Planned) -> None:
         """Learn from a request; a failure in that is ours alone, and the answer is out already."""

@@ -114,7 +114,7 @@ def _scope(planned: Planned) -> bytes:
         ("salt", (planned.salt or "").encode()),
         ("tenant", (identified.tenant or "").encode() if planned.salt is None else b""),
     ]
-    return b"".join(tagged(CHAIN_DOMAIN, CHAIN_VERSION, "scope", parts))
+    return tagged(CHAIN_DOMAIN, CHAIN_VERSION, "scope", parts)
 
 
 def _chain(scope: bytes, stream: bytes) -> Iterator[BlockHash]:

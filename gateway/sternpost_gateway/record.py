@@ -58,8 +58,8 @@ class Recorder:
         self._trips = trips
         self._sessions: Bounded[bytes, bool] = Bounded(SESSIONS_MAX)
 
-    def answered(self, composed: Composed, relayed: Relayed) -> None:
-        """Record an exchange that an engine answered."""
+    def answered(self, composed: Composed, relayed: Relayed) -> Report | None:
+        """Record an exchange that an engine answered, and return what it reported about its store."""
         policy, arm = policy_label(composed.planned), arm_label(composed.planned)
         outcome = outcome_of(composed.planned, relayed)
         self._metrics.requests.labels(policy, arm, outcome).inc()
@@ -75,6 +75,7 @@ class Recorder:
             between = inter_token_seconds(relayed)
             if between is not None:
                 self._metrics.inter_token_seconds.labels(policy, arm, path).observe(between)
+        return report
 
     def disconnected(self, composed: Composed) -> None:
         """Record that an engine ended the connection before its answer, which it does when it dies."""
@@ -117,12 +118,12 @@ class Recorder:
         tokens.labels(policy, arm, "computed").inc(report.computed_tokens)
 
 
-def lesson_of(relayed: Relayed, sent_at: float) -> Lesson:
+def lesson_of(relayed: Relayed, report: Report | None, sent_at: float) -> Lesson:
     """Return what an answer says about its engine; `sent_at` is when it was asked, in monotonic seconds."""
     began = relayed.first_byte if relayed.is_stream else None
     return Lesson(
         first_token_seconds=None if began is None else began - sent_at,
-        report=report_of(relayed.usage),
+        report=report,
         cached_tokens=cached_tokens_of(relayed.usage),
         prompt_tokens=_count_of(relayed.usage, "prompt_tokens"),
     )

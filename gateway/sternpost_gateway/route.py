@@ -189,6 +189,8 @@ def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:
         for candidate, cost in zip(candidates, costs, strict=True)
         if cost <= least + TIE_TOKENS / candidate.prefill_rate
     ]
+    if len(equal) == 1:
+        return equal[0]
     return max(equal, key=lambda candidate: rendezvous_rank(demand.key or "", candidate.engine.url))
 
 

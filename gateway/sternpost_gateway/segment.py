@@ -18,7 +18,7 @@ from sternpost_core.template import FixedRun, has_run
 from sternpost_gateway.canonicalize import Canonicalized
 from sternpost_gateway.dialogue import Dialogue, dialogue_of, message_fields, raw_member
 from sternpost_gateway.marker import MarkedTail, find_marked_tail, find_marked_text
-from sternpost_gateway.parts import fixed_elements
+from sternpost_gateway.parts import closing_elements
 from sternpost_gateway.receive import CHAT_PATH
 from sternpost_gateway.roles import is_fixed
 
@@ -140,7 +140,7 @@ def _place(
 
 def _learned(document: Document, dialogue: Dialogue, learned: FixedRun) -> TailPlace | None:
     """Return the last messages if they are what has been learned; they are the tail where they stand."""
-    _, closing = fixed_elements(document, dialogue)
+    closing = closing_elements(document, dialogue)
     if not learned.length or not has_run(learned, closing[::-1]):
         return None
     return TailPlace(len(dialogue.messages) - learned.length, learned.length, is_learned=True)

@@ -25,7 +25,7 @@ from sternpost_gateway.identify import text_member
 from sternpost_gateway.lint.fixes import PolicyNames, detector_fix, pin_fix, policy_of
 from sternpost_gateway.lint.request import LoggedRequest
 from sternpost_gateway.lint.rewrite import MODEL_FIELD, identified_as
-from sternpost_gateway.parts import fixed_elements, parts_of, prefix_length
+from sternpost_gateway.parts import opening_elements, parts_of, prefix_length
 from sternpost_gateway.segment import chat_of
 from sternpost_gateway.tool_pins import ToolPins, ToolsOutcome
 from sternpost_gateway.volatile import Text, VolatileLines, texts_of
@@ -220,7 +220,7 @@ class Survey:
             chat = chat_of(document, path=request.path)
             if chat is None:
                 continue
-            front, _ = fixed_elements(document, chat.dialogue)
+            front = opening_elements(document, chat.dialogue)
             summary.observe(front, [chat.tail_id] if chat.tail_id else [])
             if self.first_tail is None and chat.place is not None:
                 path = f"{chat.dialogue.holder}[{chat.place.first}]"
