@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
@@ -33,6 +33,16 @@ class Traits:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """
+    Who has proved to send a request: `tenant` by a key or a token, and what a verified token claims as texts.
+    """
+
+    tenant: str
+    claims: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """Policies of which each request gets at most one; highest priority first, then by full name."""
 
@@ -42,11 +52,12 @@ class PolicySet:
         """Return the first policy that matches, whatever its own source of the tenant."""
         return next((policy for policy in self.policies if matches(policy, traits)), None)
 
-    def select_for(self, headers: Mapping[str, str], model: str | None) -> Policy | None:
+    def select_for(
+        self, headers: Mapping[str, str], model: str | None, caller: Caller | None = None
+    ) -> Policy | None:
         """Return the first policy that matches when each takes the tenant from its own source."""
         return next(
-            (policy for policy in self.policies if matches(policy, traits_for(policy, headers, model))),
-            None,
+            (one for one in self.policies if matches(one, traits_for(one, headers, model, caller))), None
         )
 
 
@@ -105,25 +116,31 @@ def overlaps(first: Policy, second: Policy) -> bool:
     return possible and all(ours[subject] & theirs[subject] for subject in ours.keys() & theirs.keys())
 
 
-def tenant_of(policy: Policy, headers: Mapping[str, str]) -> str | None:
+def tenant_of(policy: Policy, headers: Mapping[str, str], caller: Caller | None = None) -> str | None:
     """
-    Return the tenant that the policy sees in a request's headers, or None.
+    Return the tenant that the policy sees in a request, or None.
 
-    An API key becomes a digest, because the tenant's name is logged. A JWT claim is not read here: the
-    token's signature would have to be checked first.
+    An API key that nobody has checked becomes a digest, because the tenant's name is logged. A claim counts
+    only as the caller's, whose token has been checked.
     """
     source = policy.tenancy.tenant_source
     if source.kind is TenantSourceKind.HEADER:
         return headers.get(source.name) or None
+    if source.kind is TenantSourceKind.JWT_CLAIM:
+        return None if caller is None else caller.claims.get(source.name)
     if source.kind is TenantSourceKind.API_KEY:
+        if caller is not None:
+            return caller.tenant
         key = next((headers[name] for name in _API_KEY_HEADERS if headers.get(name)), None)
         return None if key is None else _key_tenant(key)
     return None
 
 
-def traits_for(policy: Policy, headers: Mapping[str, str], model: str | None) -> Traits:
+def traits_for(
+    policy: Policy, headers: Mapping[str, str], model: str | None, caller: Caller | None = None
+) -> Traits:
     """Return what the policy is matched against; the tenant is read only where the policy asks about it."""
-    return Traits(model, tenant_of(policy, headers) if policy.match.tenants else None, headers)
+    return Traits(model, tenant_of(policy, headers, caller) if policy.match.tenants else None, headers)
 
 
 def session_of(policy: Policy, headers: Mapping[str, str]) -> str | None:

@@ -29,6 +29,8 @@ from sternpost_core.rollout import FOR_ALL, NOT_BEGUN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.callers import Callers
+from sternpost_gateway.client_keys import read_client_keys
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
@@ -57,6 +59,7 @@ from sternpost_gateway.ui.routes import Ui
 from sternpost_gateway.upstream import Upstream
 from sternpost_gateway.versions import Versions
 from sternpost_gateway.warmer import Warmer, may_warm
+from sternpost_gateway.watched_files import WatchedFiles
 from sternpost_gateway.worker import answering_siblings, first_engine, keep_agreed
 
 logger = logging.getLogger(__name__)
@@ -123,6 +126,7 @@ def create_app(
         policies=lambda: source.config.policies,
         rollouts=lambda: source.config.rollouts,
         kills=lambda: kills.table,
+        callers=make_callers(settings, clock),
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
@@ -201,6 +205,24 @@ def load_secret(settings: Settings) -> bytes:
             f"{path} holds fewer than {SECRET_BYTES_MIN} bytes; remove it to have it made anew"
         )
     return kept
+
+
+def make_callers(settings: Settings, clock: Clock) -> Callers:
+    """
+    Return who finds out who sends a request.
+
+    Raises:
+        SettingsError, OperatingError: a file of keys cannot be used.
+    """
+    path = settings.client_keys
+    keys = None if path is None else WatchedFiles("--client-keys", [path], lambda: read_client_keys(path))
+    rules = settings.tokens
+    if rules is None:
+        return Callers(keys)
+    # Cryptography takes time and memory to load: only gateways that check tokens need it.
+    from sternpost_gateway.bearer_tokens import BearerTokens, token_keys
+
+    return Callers(keys, BearerTokens(rules, token_keys(rules, clock), clock))
 
 
 def _config_source(
@@ -323,10 +345,21 @@ def _jobs(
         "warmer": lambda: parts.warmer.run(lambda key: is_warm(parts, key)),
         "versions": parts.prompts.versions.keep_saved,
     }
+    jobs |= _caller_jobs(parts.callers)
     if parts.settings.worker is not None:
         jobs["agreement"] = lambda: keep_agreed(kills)
     if kill_file:
         jobs["kill file"] = lambda: kill_file.watch(timeouts.kill_file_seconds)
+    return jobs
+
+
+def _caller_jobs(callers: Callers) -> dict[str, Job]:
+    """Return what keeps up with the keys of clients and of their tokens' issuer, by name."""
+    jobs: dict[str, Job] = {}
+    if callers.keys is not None:
+        jobs["client keys"] = callers.keys.watch
+    if callers.tokens is not None:
+        jobs["token keys"] = callers.tokens.run
     return jobs
 
 

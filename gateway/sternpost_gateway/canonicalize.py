@@ -17,7 +17,6 @@ from typing import Any, Final
 from sternpost_core.jsonspan import Document, Edit, Span, apply, in_order, scan, value
 from sternpost_core.jsonsplice import spliced
 from sternpost_core.policy import Canonicalize, Policy, VolatileAction
-from sternpost_gateway.availability import is_served
 from sternpost_gateway.dialogue import Dialogue, dialogue_of, prompt_end
 from sternpost_gateway.identify import CACHE_FIELD, Identified
 from sternpost_gateway.kills import REWRITES_OFF
@@ -92,7 +91,7 @@ def canonicalize(
         return Canonicalized(identified, None, frozenset())
     removed = RESERVED_FIELDS.intersection(document.members)
     received = Canonicalized(identified, document, removed)
-    if policy is None or identified.level in REWRITES_OFF or not is_served(policy):
+    if policy is None or identified.level in REWRITES_OFF or not identified.is_served:
         return received
     dialogue = dialogue_of(document, identified.received.path)
     if dialogue is None or dialogue.is_bare:

@@ -23,6 +23,7 @@ from sternpost_gateway.settings import (
     Settings,
     Timeouts,
     TokenEstimate,
+    TokenRules,
     check_settings,
 )
 
@@ -53,6 +54,7 @@ class GatewayCommand:
         _add_places(parser)
         _add_kv_events(parser)
         _add_secrets(parser)
+        _add_callers(parser)
         for flag in _number_flags():
             text = f"{flag.help} (default: %(default)s)"
             parser.add_argument(
@@ -94,6 +96,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         kill_file=arguments.kill_file,
         admin_token=secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),
         salt_secret=_salt_secret(arguments.salt_key_file),
+        client_keys=arguments.client_keys,
+        tokens=_tokens(arguments),
         credentials=arguments.credentials,
         engine_key=secret_text("--engine-key-file", arguments.engine_key_file, 1),
         response_headers=not arguments.no_response_headers,
@@ -267,6 +271,55 @@ def _add_secrets(parser: argparse.ArgumentParser) -> None:
         " or neither (default: %(default)s)",
     )
     parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
+
+
+def _add_callers(parser: argparse.ArgumentParser) -> None:
+    defaults = TokenRules(keys="", issuer="", audiences=())
+    parser.add_argument(
+        "--client-keys",
+        type=Path,
+        metavar="FILE",
+        help="clients need a key: a line for each, with its tenant and its SHA-256; edits go live at once",
+    )
+    parser.add_argument(
+        "--jwt-keys",
+        metavar="FILE|URL",
+        help="clients need a signed token, or a key of --client-keys: the issuer's JSON Web Key Set",
+    )
+    parser.add_argument("--jwt-issuer", default="", metavar="TEXT", help="what a token's iss has to be")
+    parser.add_argument(
+        "--jwt-audience",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what a token's aud has to hold; may be repeated, then one of them",
+    )
+    parser.add_argument(
+        "--jwt-algorithm",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"a signature that counts; may be repeated (default: {', '.join(defaults.algorithms)})",
+    )
+    parser.add_argument(
+        "--jwt-tenant-claim",
+        default=defaults.tenant_claim,
+        metavar="NAME",
+        help="the claim that names a token's tenant (default: %(default)s)",
+    )
+
+
+def _tokens(arguments: argparse.Namespace) -> TokenRules | None:
+    """Return which tokens count, None if no flag speaks of any."""
+    if not (arguments.jwt_keys or arguments.jwt_issuer or arguments.jwt_audience or arguments.jwt_algorithm):
+        return None
+    rules = TokenRules(
+        keys=arguments.jwt_keys or "",
+        issuer=arguments.jwt_issuer,
+        audiences=tuple(arguments.jwt_audience),
+        tenant_claim=arguments.jwt_tenant_claim,
+    )
+    return replace(rules, algorithms=tuple(arguments.jwt_algorithm)) if arguments.jwt_algorithm else rules
 
 
 def _number_flags() -> tuple[NumberFlag, ...]:

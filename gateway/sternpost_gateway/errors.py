@@ -5,12 +5,14 @@ The errors that the gateway answers itself, as one tree, and their one mapping t
     ├── BodyError                  (core) the body is not the JSON that we can vouch for
     └── GatewayError
         ├── BadRequest             the request's framing or a header is wrong
+        ├── Unauthorized           the client's key or token is missing, wrong or too old
         ├── Forbidden              the admin token is missing or wrong
         ├── NotFound               no such path, or the admin interface is not configured
         ├── TooLarge               the body is over the limit
         ├── TooSlow                the body arrives too slowly
         ├── Overloaded             in-flight requests are at the limit
         ├── NoEngine               no engine is ready
+        ├── KeysUnavailable        the keys that clients' tokens are checked by are not known
         ├── PoolMisconfigured      the engine's key is missing
         └── UpstreamError
             ├── ConnectFailed      no connection could be opened
@@ -40,6 +42,10 @@ class BadRequest(GatewayError):
     """The request's framing or a header is wrong."""
 
 
+class Unauthorized(GatewayError):
+    """The client's key or token is missing, wrong or too old."""
+
+
 class Forbidden(GatewayError):
     """The admin token is missing or wrong."""
 
@@ -66,6 +72,10 @@ class Overloaded(GatewayError):
 
 class NoEngine(GatewayError):
     """No engine is ready."""
+
+
+class KeysUnavailable(GatewayError):
+    """The keys that clients' tokens are checked by are not known."""
 
 
 class PoolMisconfigured(GatewayError):
@@ -108,12 +118,14 @@ class Meaning:
 MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     BodyError: Meaning(400, "invalid_request_error", "invalid_json"),
     BadRequest: Meaning(400, "invalid_request_error", "bad_request"),
+    Unauthorized: Meaning(401, "invalid_request_error", "invalid_api_key"),
     Forbidden: Meaning(403, "permission_error", "forbidden"),
     NotFound: Meaning(404, "invalid_request_error", "not_found"),
     TooSlow: Meaning(408, "invalid_request_error", "request_too_slow"),
     TooLarge: Meaning(413, "invalid_request_error", "request_too_large"),
     Overloaded: Meaning(429, "rate_limit_error", "gateway_overloaded"),
     NoEngine: Meaning(503, "server_error", "no_engine"),
+    KeysUnavailable: Meaning(503, "server_error", "keys_unavailable"),
     PoolMisconfigured: Meaning(503, "server_error", "pool_misconfigured"),
     ConnectFailed: Meaning(502, "server_error", "upstream_unreachable"),
     Disconnected: Meaning(502, "server_error", "upstream_disconnected"),
@@ -169,6 +181,8 @@ def answer_of(error: Exception) -> Answer:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if meaning.status in CLOSING_STATUSES:
         headers.append((b"connection", b"close"))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", str(error.retry_after_seconds).encode()))
         headers.append((b"x-gateway-shed", b"1"))

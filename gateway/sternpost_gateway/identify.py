@@ -11,6 +11,7 @@ from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Policy
 from sternpost_core.policy_match import PolicySet, session_of, tenant_of
 from sternpost_core.rollout import Arm
+from sternpost_gateway.availability import is_served
 from sternpost_gateway.canary import Placed, Rollouts, place, session_key
 from sternpost_gateway.headers import CACHE_HEADER, as_mapping
 from sternpost_gateway.kills import KillTable
@@ -48,6 +49,11 @@ class Identified:
     held: KillLevel = KillLevel.NONE
     reuse_off: bool = False
 
+    @property
+    def is_served(self) -> bool:
+        """Say whether the request's policy can be had with what is known of the caller."""
+        return self.policy is None or is_served(self.policy, self.received.caller)
+
 
 def identify(
     received: Received, policies: PolicySet, kills: KillTable, rollouts: Rollouts = NO_ROLLOUTS
@@ -58,9 +64,9 @@ def identify(
         return Identified(received=received, level=kills.everyone)
     headers = as_mapping(received.headers)
     model = text_member(document, "model")
-    policy = policies.select_for(headers, model)
+    policy = policies.select_for(headers, model, received.caller)
     name = policy.full_name if policy else None
-    tenant = tenant_of(policy, headers) if policy else None
+    tenant = tenant_of(policy, headers, received.caller) if policy else None
     session = (session_of(policy, headers) if policy else None) or _common_session(headers, document)
     placed = Placed()
     if policy is not None:

@@ -23,6 +23,7 @@ from sternpost_core.kill import KillLevel
 from sternpost_core.policy_match import PolicySet
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.callers import Callers
 from sternpost_gateway.canary import Rollouts
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
@@ -92,6 +93,7 @@ class Parts:
     policies: Callable[[], PolicySet]
     kills: Callable[[], KillTable]
     rollouts: Callable[[], Rollouts]
+    callers: Callers
     admission: Admission
     gate: ColdGate
     fleet: Fleet
@@ -152,11 +154,12 @@ class Pipeline:
     async def _serve(self, client: Client, request_id: str) -> None:
         parts = self._parts
         arrived = parts.clock.monotonic()
+        caller = await parts.callers.identify(client.headers)
         inspect = is_inspected(client) and parts.kills().everyone is not KillLevel.PLAIN_PROXY
         with parts.admission.request(), ExitStack() as stack:
             if inspect:
                 stack.enter_context(parts.admission.body(self._body_bytes(client)))
-            received = await receive(client, request_id, arrived, inspect=inspect)
+            received = await receive(client, request_id, arrived, caller, inspect=inspect)
             await self._exchange(client, self._decide(received))
 
     def _body_bytes(self, client: Client) -> int:

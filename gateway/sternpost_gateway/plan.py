@@ -23,7 +23,6 @@ from sternpost_core.policy import (
     TailSource,
     VolatileAction,
 )
-from sternpost_gateway.availability import is_served
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.dialogue import raw_member
@@ -91,7 +90,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
     document, policy = segmented.canonicalized.document, identified.policy
     if document is None:
         return Planned(segmented=segmented)
-    rewrites = policy is not None and identified.level not in REWRITES_OFF and is_served(policy)
+    rewrites = policy is not None and identified.level not in REWRITES_OFF and identified.is_served
     salt = _salt(segmented, document, secret) if rewrites else None
     bypass = _bypass(segmented, document) if policy else None
     return Planned(
@@ -109,7 +108,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
 def depends_on_template(planned: Planned) -> bool:
     """Say whether what is done with a request, or learned from it, depends on what the chat template does."""
     policy, chat = planned.policy, planned.segmented.chat
-    if policy is None or chat is None or chat.dialogue.is_bare or not is_served(policy):
+    if policy is None or chat is None or chat.dialogue.is_bare or not planned.identified.is_served:
         return False
     if planned.identified.level in REWRITES_OFF:
         return False
@@ -131,7 +130,7 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
         (identified.held in REWRITES_OFF, Bypass.NOT_IN_ROLLOUT),
         (identified.held in READS_OFF and not tail_first, Bypass.NOT_IN_ROLLOUT),
         (identified.level in REWRITES_OFF, Bypass.KILLED),
-        (not is_served(policy), Bypass.NOT_AVAILABLE),
+        (not identified.is_served, Bypass.NOT_AVAILABLE),
         (policy.suffix_cache is None and not tail_first, Bypass.OBSERVING),
         (chat is None, Bypass.NOT_CHAT),
         # A tail that stands in front is in the prefix cache, which these levels leave alone.

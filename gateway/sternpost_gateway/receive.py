@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_core.jsonspan import Document, scan
+from sternpost_core.policy_match import Caller
 from sternpost_gateway.client import BODY_METHODS, Client
 from sternpost_gateway.headers import Headers
 
@@ -37,6 +38,8 @@ class Received:
     arrived: float
     has_body: bool
     document: Document | None = None
+    caller: Caller | None = None
+    """Who has proved to send it; None where nobody has to."""
 
 
 def is_inspected(client: Client) -> bool:
@@ -44,7 +47,9 @@ def is_inspected(client: Client) -> bool:
     return client.method == "POST" and client.path in INSPECTED_PATHS
 
 
-async def receive(client: Client, request_id: str, arrived: float, *, inspect: bool) -> Received:
+async def receive(
+    client: Client, request_id: str, arrived: float, caller: Caller | None = None, *, inspect: bool
+) -> Received:
     """
     Take a request in; with `inspect`, read and check its body.
 
@@ -66,6 +71,7 @@ async def receive(client: Client, request_id: str, arrived: float, *, inspect: b
         arrived=arrived,
         has_body=has_body,
         document=document,
+        caller=caller,
     )
 
 

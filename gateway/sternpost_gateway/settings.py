@@ -142,6 +142,21 @@ class Worker:
     folder: Path
 
 
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""The signatures of tokens that may be allowed: each is made with a key that only the issuer has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRules:
+    """Which signed tokens count: `keys` is the file or URL of the issuer's keys."""
+
+    keys: str
+    issuer: str
+    audiences: tuple[str, ...]
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    tenant_claim: str = "sub"
+
+
 @dataclass(frozen=True, slots=True)
 class KvEventPorts:
     """The ports where each engine publishes its KV events, and replays them."""
@@ -180,6 +195,8 @@ class Settings:
     admin_token: str | None = field(default=None, repr=False)
     salt_secret: bytes | None = field(default=None, repr=False)
     kv_events: KvEventPorts | None = None
+    client_keys: Path | None = None
+    tokens: TokenRules | None = None
     credentials: Credentials = Credentials.FORWARD
     engine_key: str | None = field(default=None, repr=False)
     response_headers: bool = True
@@ -209,8 +226,35 @@ def check_settings(settings: Settings) -> None:
         faults.append(Fault("--kill-file", str(settings.kill_file), "a file in an existing directory"))
     if settings.credentials is Credentials.REPLACE and settings.engine_key is None:
         faults.append(Fault("--credentials", "replace", "replace, together with --engine-key-file"))
+    faults += _caller_faults(settings)
     if faults:
         raise SettingsError("settings", faults)
+
+
+def _caller_faults(settings: Settings) -> list[Fault]:
+    """Return what is wrong with how clients prove who they are."""
+    faults: list[Fault] = []
+    tokens = settings.tokens
+    checked = settings.client_keys is not None or tokens is not None
+    if checked and settings.credentials is Credentials.FORWARD:
+        # What proves a client to the gateway is no engine's business.
+        allowed = "replace or none, where clients have keys or tokens of the gateway's"
+        faults.append(Fault("--credentials", "forward", allowed))
+    if tokens is None:
+        return faults
+    given = {"--jwt-keys": tokens.keys, "--jwt-issuer": tokens.issuer, "--jwt-audience": tokens.audiences}
+    faults += [
+        Fault(flag, "nothing", "all three of " + ", ".join(given)) for flag in given if not given[flag]
+    ]
+    faults += [
+        Fault("--jwt-algorithm", name, ", ".join(ALGORITHMS))
+        for name in tokens.algorithms
+        if name not in ALGORITHMS
+    ]
+    if tokens.keys.startswith("http://"):
+        # Whoever can change the keys on the way can be anybody.
+        faults.append(Fault("--jwt-keys", tokens.keys, "a file, or a URL that begins with https://"))
+    return faults
 
 
 def _place_faults(settings: Settings) -> list[Fault]:

@@ -15,6 +15,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
+from sternpost_gateway.callers import Callers
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.forward import Forward
@@ -130,6 +131,7 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
         policies=around.policies,
         kills=around.kills,
         rollouts=dict,
+        callers=Callers(),
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
         fleet=routing.fleet,
