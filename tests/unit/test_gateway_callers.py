@@ -330,12 +330,14 @@ async def test_tenants_are_those_of_keys_and_claims(tmp_path: Path) -> None:
 
         async def salt(secret: str, model: str = "qwen") -> str:
             headers = {"authorization": f"Bearer {secret}"}
-            await gateway.client.post("/v1/chat/completions", json={**CHAT, "model": model}, headers=headers)
+            body = {**CHAT, "model": model}
+            answer = await gateway.client.post("/v1/chat/completions", json=body, headers=headers)
+            assert 200 == answer.status_code
             return str(json.loads(engine.chats[-1].body).get("cache_salt"))
 
         first, second, third = [await salt(key) for key in ("a1", "a2", "b1")]
         north, again, south = [
-            await salt(token(claims(org=org, jti=number)), "other")
+            await salt(token(claims(org=org, jti=str(number))), "other")
             for number, org in enumerate(("north", "north", "south"))
         ]
 
