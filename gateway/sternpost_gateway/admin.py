@@ -6,7 +6,8 @@ import hmac
 from dataclasses import dataclass
 from typing import Any, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -94,9 +95,10 @@ class Admin:
         return PlainTextResponse("ok" if ready else "not ready", status_code=status)
 
     async def metrics_page(self, request: Request) -> Response:
-        """Return all metrics."""
+        """Return all metrics in the format that is asked for; only OpenMetrics has exemplars."""
         self.show_states()
-        return Response(generate_latest(self.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(self.registry), headers={"content-type": content_type})
 
     def series(self) -> tuple[Series, ...]:
         """Return the gateway's own figures as they are now."""

@@ -53,6 +53,7 @@ from sternpost_gateway.shared_admin import SharedAdmin
 from sternpost_gateway.siblings import Siblings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import TailKey, Tails
+from sternpost_gateway.tracing import NO_TRACING, Tracing
 from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.ui.history import History
 from sternpost_gateway.ui.routes import Ui
@@ -84,6 +85,7 @@ def create_app(
     control: httpx.AsyncClient,
     chance: random.Random,
     lifecycle: Lifecycle,
+    tracing: Tracing = NO_TRACING,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
 ) -> ASGIApp:
     """
@@ -138,6 +140,7 @@ def create_app(
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
+        tracing=tracing,
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, kills, kill_file) | _routing_jobs(settings, routing, members)
@@ -322,6 +325,7 @@ async def _running(
         parts.metrics.in_flight.set_function(lambda: parts.admission.in_flight)
         await upstream.open()
         # Released in reverse: first what starts requests, then what they travel on.
+        stack.push_async_callback(parts.tracing.close)
         stack.push_async_callback(upstream.close)
         stack.push_async_callback(api.close)
         stack.push_async_callback(parts.prompts.versions.save)

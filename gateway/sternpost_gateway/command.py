@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from sternpost_core.errors import Fault, SettingsError
@@ -26,8 +28,12 @@ from sternpost_gateway.settings import (
     TokenRules,
     check_settings,
 )
+from sternpost_gateway.telemetry_flags import add_telemetry_arguments, traces_of
 
 PORT_MAX: Final = 65535
+
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+"""An environment without variables."""
 
 DEFAULT_TIMEOUTS: Final = Timeouts()
 DEFAULT_LIMITS: Final = Limits()
@@ -61,13 +67,14 @@ class GatewayCommand:
                 flag.name, metavar=flag.metavar, type=flag.read, default=flag.default, help=text
             )
         _add_estimate(parser)
+        add_telemetry_arguments(parser)
         parser.add_argument(
             "--no-response-headers", action="store_true", help="answer without x-sternpost-* headers"
         )
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run until told to stop."""
-        serve(settings_of(arguments))
+        serve(settings_of(arguments, os.environ))
         return 0
 
 
@@ -75,9 +82,9 @@ COMMAND: Final = GatewayCommand()
 """What the entry point names."""
 
 
-def settings_of(arguments: argparse.Namespace) -> Settings:
+def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = NOTHING) -> Settings:
     """
-    Return the settings that the flags make.
+    Return the settings that the flags make, and OpenTelemetry's variables in the `environment`.
 
     Raises:
         SettingsError: with every fault that can be seen without the network.
@@ -102,6 +109,8 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
         engine_key=secret_text("--engine-key-file", arguments.engine_key_file, 1),
         response_headers=not arguments.no_response_headers,
         token_estimate=_token_estimate(arguments),
+        traces=traces_of(arguments, environment),
+        log_format=arguments.log_format,
         limits=replace(
             DEFAULT_LIMITS,
             body_bytes_max=arguments.max_body_bytes,

@@ -39,6 +39,7 @@ class Forward:
             self._engine_key,
             identity=composed.outlook.hint is not None and composed.metering is not Metering.NONE,
         )
+        headers = received.trace.propagated(headers)
         if composed.body is not None:
             return UpstreamRequest(
                 received.method, composed.engine.url + received.target, headers, composed.body

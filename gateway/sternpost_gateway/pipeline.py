@@ -63,6 +63,8 @@ from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
 from sternpost_gateway.sse import error_event
 from sternpost_gateway.tails import Tails
+from sternpost_gateway.trace_facts import tell_answered, tell_decided, tell_refused, tell_routed
+from sternpost_gateway.tracing import NO_TRACING, Stage, Trace, Tracing, logged_as
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import UpstreamResponse
 from sternpost_gateway.warmer import Warmer
@@ -105,6 +107,7 @@ class Parts:
     router: Router
     forward: Forward
     metrics: Metrics
+    tracing: Tracing = NO_TRACING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,18 +143,27 @@ class Pipeline:
         settings, clock = self._parts.settings, self._parts.clock
         client = Client(scope, receive, send, limits=settings.limits, timeouts=settings.timeouts, clock=clock)
         request_id = request_id_of(client.headers)
+        with (
+            self._parts.tracing.request(client.method, client.path, client.headers) as trace,
+            logged_as(request_id, trace),
+        ):
+            await self._guard(client, request_id, trace)
+
+    async def _guard(self, client: Client, request_id: str, trace: Trace) -> None:
+        """Serve an exchange; whatever goes wrong, it is counted, and its client gets an answer."""
         try:
-            await self._serve(client, request_id)
+            await self._serve(client, request_id, trace)
         except ClientGone:
+            trace.failed(CLIENT_GONE)
             self._recorder.refused(NO_POLICY, CLIENT_GONE)
         except SternpostError as error:
-            await self._answer(client, request_id, error)
+            await self._answer(client, request_id, trace, error)
         except Exception as error:  # noqa: BLE001
             # The outermost boundary of an exchange: whatever went wrong, its client gets an answer.
             logger.error("request %s failed: %s", request_id, _where(error))
-            await self._answer(client, request_id, error)
+            await self._answer(client, request_id, trace, error)
 
-    async def _serve(self, client: Client, request_id: str) -> None:
+    async def _serve(self, client: Client, request_id: str, trace: Trace) -> None:
         parts = self._parts
         arrived = parts.clock.monotonic()
         caller = await parts.callers.identify(client.headers)
@@ -159,8 +171,11 @@ class Pipeline:
         with parts.admission.request(), ExitStack() as stack:
             if inspect:
                 stack.enter_context(parts.admission.body(self._body_bytes(client)))
-            received = await receive(client, request_id, arrived, caller, inspect=inspect)
-            await self._exchange(client, self._decide(received))
+            received = await receive(client, request_id, arrived, caller, inspect=inspect, trace=trace)
+            trace.event(Stage.RECEIVED)
+            planned = self._decide(received)
+            tell_decided(planned)
+            await self._exchange(client, planned)
 
     def _body_bytes(self, client: Client) -> int:
         declared = client.check_framing()
@@ -187,14 +202,16 @@ class Pipeline:
         return self._decide(identified.received)
 
     async def _exchange(self, client: Client, planned: Planned) -> None:
-        policy = policy_label(planned)
+        policy, received = policy_label(planned), planned.identified.received
         try:
             await client.run_until_gone(self._send_and_relay(client, planned))
         except ClientGone:
+            received.trace.failed(CLIENT_GONE)
             self._recorder.refused(policy, CLIENT_GONE, arm_label(planned))
         except GatewayError as error:
             self._recorder.refused(policy, answer_of(error).code, arm_label(planned))
-            await self._reply(client, planned.identified.received.request_id, error)
+            tell_refused(received.trace, answer_of(error))
+            await self._reply(client, received.request_id, error)
 
     async def _send_and_relay(self, client: Client, planned: Planned) -> None:
         parts = self._parts
@@ -213,6 +230,7 @@ class Pipeline:
     def _began(self, sent: Sent) -> None:
         """Note the first byte of an answer: the engine has computed the prompt, unless it is an error."""
         admitted = sent.admitted
+        sent.composed.planned.identified.received.trace.event(Stage.FIRST_BYTE)
         admitted.flight.computed()
         if sent.response.status >= CLIENT_ERRORS:
             return
@@ -230,6 +248,7 @@ class Pipeline:
                 composed.engine.url,
             )
         report = self._recorder.answered(composed, relayed)
+        tell_answered(composed, relayed, report)
         if relayed.status < CLIENT_ERRORS:
             self._observe(composed.planned)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
@@ -296,6 +315,7 @@ class Pipeline:
                 # It may have waited for longer than a decision counts.
                 parts.router.sent(routed)
                 routed = replace(routed, queued_tokens=gate.queued_tokens)
+                identified.received.trace.event(Stage.ADMITTED)
                 return Admitted(routed=routed, flight=flight, gate=gate)
             waiting.close()
 
@@ -346,6 +366,7 @@ class Pipeline:
         routed = self._parts.router.route(planned, tried)
         self._parts.router.sent(routed)
         self._parts.metrics.affinity.labels(routed.affinity.value).inc()
+        tell_routed(planned, routed)
         return routed
 
     def _compose(self, planned: Planned, engine: Engine) -> Composed:
@@ -380,8 +401,9 @@ class Pipeline:
             headers.append((b"x-sternpost-bypass", outlook.bypass.value.encode()))
         return headers
 
-    async def _answer(self, client: Client, request_id: str, error: Exception) -> None:
+    async def _answer(self, client: Client, request_id: str, trace: Trace, error: Exception) -> None:
         self._recorder.refused(NO_POLICY, answer_of(error).code)
+        tell_refused(trace, answer_of(error))
         await self._reply(client, request_id, error)
 
     async def _reply(self, client: Client, request_id: str, error: Exception) -> None:

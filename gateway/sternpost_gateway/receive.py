@@ -13,6 +13,7 @@ from sternpost_core.jsonspan import Document, scan
 from sternpost_core.policy_match import Caller
 from sternpost_gateway.client import BODY_METHODS, Client
 from sternpost_gateway.headers import Headers
+from sternpost_gateway.tracing import NO_TRACE, Trace
 
 CHAT_PATH: Final = "/v1/chat/completions"
 RESPONSES_PATH: Final = "/v1/responses"
@@ -27,7 +28,7 @@ class Received:
     A request as it came; `arrived` is a monotonic time in seconds.
 
     `document` is None for requests that stream through unread: their body is still to be read from the
-    client, if `has_body`.
+    client, if `has_body`. `trace` is told what becomes of the request.
     """
 
     method: str
@@ -40,6 +41,7 @@ class Received:
     document: Document | None = None
     caller: Caller | None = None
     """Who has proved to send it; None where nobody has to."""
+    trace: Trace = NO_TRACE
 
 
 def is_inspected(client: Client) -> bool:
@@ -48,7 +50,13 @@ def is_inspected(client: Client) -> bool:
 
 
 async def receive(
-    client: Client, request_id: str, arrived: float, caller: Caller | None = None, *, inspect: bool
+    client: Client,
+    request_id: str,
+    arrived: float,
+    caller: Caller | None = None,
+    *,
+    inspect: bool,
+    trace: Trace = NO_TRACE,
 ) -> Received:
     """
     Take a request in; with `inspect`, read and check its body.
@@ -72,6 +80,7 @@ async def receive(
         has_body=has_body,
         document=document,
         caller=caller,
+        trace=trace,
     )
 
 

@@ -70,11 +70,11 @@ class Recorder:
             self._trips.failed(composed.engine, failure)
         if relayed.is_stream and relayed.first_byte is not None:
             seconds = relayed.first_byte - composed.planned.identified.received.arrived
-            path = _path(report, relayed)
-            self._metrics.first_token_seconds.labels(policy, arm, path).observe(seconds)
+            path, exemplar = _path(report, relayed), _exemplar(composed)
+            self._metrics.first_token_seconds.labels(policy, arm, path).observe(seconds, exemplar)
             between = inter_token_seconds(relayed)
             if between is not None:
-                self._metrics.inter_token_seconds.labels(policy, arm, path).observe(between)
+                self._metrics.inter_token_seconds.labels(policy, arm, path).observe(between, exemplar)
         return report
 
     def disconnected(self, composed: Composed) -> None:
@@ -125,17 +125,18 @@ def lesson_of(relayed: Relayed, report: Report | None, sent_at: float) -> Lesson
         first_token_seconds=None if began is None else began - sent_at,
         report=report,
         cached_tokens=cached_tokens_of(relayed.usage),
-        prompt_tokens=_count_of(relayed.usage, "prompt_tokens"),
+        prompt_tokens=count_of(relayed.usage, "prompt_tokens"),
     )
 
 
 def cached_tokens_of(usage: Usage | None) -> int | None:
     """Return how many prompt tokens any engine's usage says were cached, None if it does not say."""
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") if usage else None
-    return _count_of(details, "cached_tokens") if isinstance(details, dict) else None
+    return count_of(details, "cached_tokens") if isinstance(details, dict) else None
 
 
-def _count_of(mapping: Usage | None, name: str) -> int | None:
+def count_of(mapping: Usage | None, name: str) -> int | None:
+    """Return a count of an engine's usage, None where it does not say, or nothing that is one."""
     found = mapping.get(name) if mapping else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
@@ -160,7 +161,7 @@ def outcome_of(planned: Planned, relayed: Relayed) -> str:
     if relayed.cut:
         return CUT
     document = planned.segmented.canonicalized.document
-    tokens = _count_of(relayed.usage, "completion_tokens")
+    tokens = count_of(relayed.usage, "completion_tokens")
     if document is not None and tokens is not None:
         limits = (raw_member(document, name) for name in LENGTH_FIELDS)
         if any(limit == str(tokens).encode() for limit in limits):
@@ -170,7 +171,7 @@ def outcome_of(planned: Planned, relayed: Relayed) -> str:
 
 def inter_token_seconds(relayed: Relayed) -> float | None:
     """Return the mean time between two tokens of a streamed answer, None where there are not two."""
-    tokens = _count_of(relayed.usage, "completion_tokens") or _count_of(relayed.usage, "output_tokens")
+    tokens = count_of(relayed.usage, "completion_tokens") or count_of(relayed.usage, "output_tokens")
     if tokens is None or tokens < 2 or relayed.first_byte is None or relayed.last_byte is None:
         return None
     return (relayed.last_byte - relayed.first_byte) / (tokens - 1)
@@ -184,6 +185,11 @@ def arm_label(planned: Planned) -> str:
 def policy_label(planned: Planned) -> str:
     """Return the policy label of a request."""
     return planned.policy.full_name if planned.policy else NO_POLICY
+
+
+def _exemplar(composed: Composed) -> dict[str, str] | None:
+    found = composed.planned.identified.received.trace.exemplar
+    return None if found is None else dict(found)
 
 
 def _path(report: Report | None, relayed: Relayed) -> str:

@@ -30,13 +30,15 @@ from starlette.types import ASGIApp
 
 from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED
-from sternpost_core.errors import SternpostError
+from sternpost_core.errors import OperatingError, SternpostError
+from sternpost_core.logs import LogFormat, configure_logs
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
-from sternpost_gateway.settings import Settings, Timeouts
+from sternpost_gateway.settings import Settings, Timeouts, Traces
+from sternpost_gateway.tracing import NO_TRACING, REQUEST, Tracing
 from sternpost_gateway.upstream import PooledUpstream
 from sternpost_gateway.workers import supervise
 
@@ -47,8 +49,6 @@ BACKLOG: Final = 2048
 
 HEADER_BYTES_MAX: Final = 65536
 """Of a request's line and headers together."""
-
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 QUIET_LOGGERS: Final = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "watchfiles": logging.WARNING}
 """Loggers that would write a line per probe."""
@@ -110,7 +110,7 @@ def serve(settings: Settings) -> None:
         PolicyError: the policies cannot go live.
         OperatingError: the port cannot be bound, state cannot be read, or no worker can be kept running.
     """
-    configure_logging()
+    configure_logging(settings.log_format)
     if settings.workers > 1:
         supervise(settings, run_worker)
         return
@@ -120,7 +120,7 @@ def serve(settings: Settings) -> None:
 
 def run_worker(settings: Settings, serves: Event) -> None:
     """Run one of several workers, as the whole of its process; `serves` is set when it takes requests."""
-    configure_logging()
+    configure_logging(settings.log_format)
     # A terminal's interrupt reaches all processes: the one that started this one tells it to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -171,9 +171,9 @@ def server_config(app: ASGIApp, timeouts: Timeouts) -> uvicorn.Config:
     )
 
 
-def configure_logging(level: int = logging.INFO) -> None:
+def configure_logging(log_format: LogFormat) -> None:
     """Log to standard error, one line each; libraries that would log every probe are kept quiet."""
-    logging.basicConfig(level=level, format=LOG_FORMAT)
+    configure_logs(log_format, context=REQUEST.get)
     for name, quiet in QUIET_LOGGERS.items():
         logging.getLogger(name).setLevel(quiet)
     # An answer that is cut on purpose would be an error to the server, once for each.
@@ -192,6 +192,7 @@ async def _serve(
         control=control_client(settings.engine_key),
         chance=random.Random(),
         lifecycle=lifecycle,
+        tracing=tracing_of(settings.traces),
     )
     server = Server(
         server_config(app, settings.timeouts),
@@ -224,6 +225,23 @@ def _ended_with_parent(server: Server) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(parent.sentinel)
+
+
+def tracing_of(traces: Traces | None) -> Tracing:
+    """
+    Return where traces go.
+
+    Raises:
+        OperatingError: the packages that tracing needs are not installed.
+    """
+    if traces is None:
+        return NO_TRACING
+    try:
+        # These packages take time and memory to load: only gateways that trace need them.
+        from sternpost_gateway.otel import make_tracing
+    except ImportError as error:
+        raise OperatingError(f"traces need `pip install 'sternpost[traces]'`: {error}") from None
+    return make_tracing(traces)
 
 
 def _address(name: Sequence[object]) -> tuple[object, object]:

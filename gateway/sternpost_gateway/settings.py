@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.logs import LogFormat
 from sternpost_core.reader import is_dns_label
 from sternpost_gateway.cold_limiter import ColdLimits
 
@@ -165,6 +166,13 @@ class KvEventPorts:
     replay: int = 5558
 
 
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Where traces go, by OTLP over HTTP; without an endpoint, where OpenTelemetry's own variables say."""
+
+    endpoint: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEstimate:
     """How tokens are estimated until an engine has counted them: by a file of ranks, or a named encoding."""
@@ -201,6 +209,8 @@ class Settings:
     engine_key: str | None = field(default=None, repr=False)
     response_headers: bool = True
     token_estimate: TokenEstimate | None = None
+    traces: Traces | None = None
+    log_format: LogFormat = LogFormat.TEXT
     limits: Limits = field(default_factory=Limits)
     cold: ColdLimits = field(default_factory=ColdLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -215,6 +225,9 @@ def check_settings(settings: Settings) -> None:
     """
     faults = [fault for url in settings.engines if (fault := url_fault("--engine", url)) is not None]
     faults += [fault for url in settings.engine_names if (fault := _name_fault(url)) is not None]
+    collector = settings.traces.endpoint if settings.traces else None
+    if collector is not None and (fault := url_fault("--otlp-endpoint", collector)) is not None:
+        faults.append(fault)
     if not settings.engines and not settings.engine_names and settings.cluster is None:
         faults.append(
             Fault("--engine, --engine-dns", "nothing", "at least one engine's URL, or --kubernetes")

@@ -8,6 +8,7 @@ import logging
 import os
 from typing import Final
 
+from sternpost_core.logs import LogFormat, configure_logs
 from sternpost_operator.app import OperatorSettings, run_operator
 
 PORT_MAX: Final = 65_535
@@ -53,13 +54,18 @@ class OperatorCommand:
         parser.add_argument(
             "--workers", type=_workers, default=4, help="objects looked at at once (default: %(default)s)"
         )
+        parser.add_argument(
+            "--log-format",
+            type=LogFormat,
+            choices=list(LogFormat),
+            default=LogFormat.TEXT,
+            help="lines of the log for people, or one JSON object each (default: %(default)s)",
+        )
         parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Run until SIGINT or SIGTERM; return 0 after an end in order."""
-        logging.basicConfig(
-            level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
+        configure_logs(arguments.log_format, arguments.log_level.upper())
         # Each single event and request is nothing that anybody wants to read about.
         logging.getLogger("kopf.objects").setLevel(logging.WARNING)
         logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -18,6 +18,7 @@ from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.server import Server, open_socket, server_config
 from sternpost_gateway.settings import Settings, Timeouts
+from sternpost_gateway.tracing import NO_TRACING, Tracing
 from sternpost_gateway.upstream import PooledUpstream
 
 WAIT_SECONDS_MAX = 5.0
@@ -86,6 +87,7 @@ async def running_gateway(
     *,
     policy: str = SUPPORT_POLICY,
     settings: Callable[[Settings], Settings] = lambda settings: settings,
+    tracing: Tracing = NO_TRACING,
     wait_ready: bool = True,
 ) -> AsyncIterator[RunningGateway]:
     """Run a gateway for the length of a block; `directory` gets its policies."""
@@ -106,6 +108,7 @@ async def running_gateway(
         control=control_client(chosen.engine_key),
         chance=random.Random(7),
         lifecycle=lifecycle,
+        tracing=tracing,
     )
     listening = open_socket(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
