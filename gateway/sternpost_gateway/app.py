@@ -49,10 +49,11 @@ from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.settings import Cluster, Settings, Worker
-from sternpost_gateway.shared_admin import SharedAdmin
+from sternpost_gateway.shared_admin import SharedAdmin, shared_page
 from sternpost_gateway.siblings import Siblings
 from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import TailKey, Tails
+from sternpost_gateway.top.page import Series, read_page
 from sternpost_gateway.tracing import NO_TRACING, Tracing
 from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.ui.history import History
@@ -144,8 +145,7 @@ def create_app(
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, kills, kill_file) | _routing_jobs(settings, routing, members)
-    history = History(socket.gethostname(), admin.series, clock)
-    routes = [*admin.routes(), *Ui(history).routes()]
+    routes = [*admin.routes(), *_ui(admin, settings.worker).routes()]
     own = Starlette(routes=routes, lifespan=lambda app: _running(app, parts, kills, jobs, api, upstream))
     return _entrance(Pipeline(parts), own, settings.worker)
 
@@ -173,6 +173,17 @@ def _admin(
         lifecycle=lifecycle,
         token=parts.settings.admin_token,
     )
+
+
+def _ui(admin: Admin, worker: Worker | None) -> Ui:
+    """Return the page of the whole gateway, whichever worker is asked for it."""
+
+    async def take() -> tuple[Series, ...]:
+        if worker is None:
+            return admin.series()
+        return read_page(await shared_page(Siblings(worker)))
+
+    return Ui(History(socket.gethostname(), take, admin.clock))
 
 
 def _load_kill_file(path: Path | None, kills: Kills) -> KillFile | None:

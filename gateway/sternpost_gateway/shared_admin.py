@@ -54,8 +54,7 @@ class SharedAdmin:
         await response(scope, receive, send)
 
     async def _metrics(self) -> Response:
-        said = await self._siblings.ask("GET", METRICS_PATH, {})
-        page = merge_pages({one.worker: one.body.decode() for one in said if one.status == 200})
+        page = await shared_page(self._siblings)
         return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _order(self, request: Request) -> Response:
@@ -65,6 +64,12 @@ class SharedAdmin:
         body = await small_body(request)
         async with self._siblings.turn():
             return joined(await self._siblings.ask(request.method, request.url.path, headers, body))
+
+
+async def shared_page(siblings: Siblings) -> str:
+    """Return the metrics of all workers that answer as one page, in the text format of Prometheus."""
+    said = await siblings.ask("GET", METRICS_PATH, {})
+    return merge_pages({one.worker: one.body.decode() for one in said if one.status == 200})
 
 
 def joined(said: Sequence[Said]) -> Response:

@@ -8,13 +8,15 @@ from typing import Final
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.fleet import UNKNOWN, Engine, View
+from sternpost_gateway.merged_metrics import merge_pages
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.top.page import Series, series_of
+from sternpost_gateway.top.figures import engine_rows, pool_rows
+from sternpost_gateway.top.page import Page, Series, read_page, series_of
 from sternpost_gateway.ui.history import SAMPLE_SECONDS_MIN, WINDOW_SECONDS, History
 from sternpost_gateway.ui.routes import FILES, UI_PATH, Ui
 
@@ -48,7 +50,7 @@ class Scene:
         rows = [row for body in bodies for row in re.findall(r"<tr>(.*?)</tr>", body)]
         return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
 
-    def _sample(self) -> tuple[Series, ...]:
+    async def _sample(self) -> tuple[Series, ...]:
         self.samples += 1
         return series_of(self.registry.collect())
 
@@ -101,14 +103,14 @@ async def test_rates_are_of_the_time_between_two_looks(scene: Scene) -> None:
         pytest.param([2.0, 600.0], None, 3, id="after a long while it begins anew"),
     ],
 )
-def test_the_window_is_bounded(
+async def test_the_window_is_bounded(
     steps: list[float], expected: float | None, samples: int, scene: Scene
 ) -> None:
     """In time, and so in memory; and many who look cost no more than one."""
-    before, now = scene.history.look()
+    before, now = await scene.history.look()
     for step in steps:
         scene.clock.advance(step)
-        before, now = scene.history.look()
+        before, now = await scene.history.look()
 
     assert expected == (None if before is None else now.at - before.at)
     assert samples == scene.samples
@@ -127,6 +129,21 @@ async def test_the_kill_level_is_said_in_words(level: int, expected: str, scene:
     scene.metrics.kill_level.labels("").set(level)
 
     assert expected in (await scene.get()).text
+
+
+async def test_workers_are_shown_as_one_gateway() -> None:
+    """What each has of its own is added up; of what all of them see, the worst counts."""
+    pages = {}
+    for worker, (waiting, ready) in enumerate([(1, True), (2, False)]):
+        scene = Scene()
+        scene.metrics.cold_waiting.labels("http://a").set(waiting)
+        scene.metrics.show_pools([View(Engine("http://a", "p"), ready, 0, UNKNOWN)])
+        pages[worker] = generate_latest(scene.registry).decode()
+    page = Page("gateway-0", 0.0, read_page(merge_pages(pages)))
+
+    (engine,), (pool,) = engine_rows(page), pool_rows(page)
+
+    assert (3.0, 0.0, 1.0) == (engine.cold_waiting, pool.ready, pool.not_ready)
 
 
 async def test_names_are_escaped() -> None:

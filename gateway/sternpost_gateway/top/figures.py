@@ -100,13 +100,13 @@ def pool_rows(page: Page) -> list[PoolRow]:
     """Return the pools that a page knows, by name."""
     counts = [one for one in page.series if one.name == "pool_engines"]
     pools = sorted({one.labels["pool"] for one in counts})
-    by_state = {(one.labels["pool"], one.labels["state"]): one.value for one in counts}
+    # Each worker sees all engines: the one that sees the fewest ready counts.
     return [
         PoolRow(
             gateway=page.gateway,
             pool=pool,
-            ready=by_state.get((pool, READY), 0.0),
-            not_ready=by_state.get((pool, NOT_READY), 0.0),
+            ready=min(_values(counts, pool=pool, state=READY), default=0.0),
+            not_ready=max(_values(counts, pool=pool, state=NOT_READY), default=0.0),
         )
         for pool in pools
     ]
@@ -204,6 +204,10 @@ def _policy_row(page: Page, name: str, grown: list[Series], seconds: float | Non
         ttft_p95=quantile(0.95, buckets),
         kill_level=_kill_level(page, name),
     )
+
+
+def _values(series: Iterable[Series], **labels: str) -> list[float]:
+    return [one.value for one in series if labels.items() <= one.labels.items()]
 
 
 def _buckets(grown: list[Series]) -> dict[float, float]:

@@ -45,9 +45,8 @@ class Ui:
 
     async def page(self, request: Request) -> Response:
         """Return the page, complete without its script."""
-        return Response(
-            render(self._template, *self._history.look()), headers=HEADERS, media_type="text/html"
-        )
+        before, now = await self._history.look()
+        return Response(render(self._template, before, now), headers=HEADERS, media_type="text/html")
 
     async def file(self, request: Request) -> Response:
         """Return a file of the page."""
