@@ -119,8 +119,7 @@ def create_app(
     source.load()
     kill_file = _load_kill_file(settings.kill_file, kills)
     api = EngineApi(control, settings.timeouts)
-    tokens = routing.estimates.tokens
-    prompts = make_prompts(api, clock, versions, tokens, settings.token_estimate)
+    prompts = make_prompts(api, clock, versions, routing.estimates.tokens, settings.token_estimate)
     builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
     parts = Parts(
         settings=settings,
