@@ -142,6 +142,19 @@ POLICY: Final = Dashboard(
             ),
         ),
         Panel(
+            title="Phase of the rollout",
+            about="As the operator sees it. A rollout that is held for a day is taken back.",
+            unit="short",
+            is_stat=True,
+            queries=(
+                Query(
+                    'max by (policy, phase) (sternpost_operator_policy_phase{policy=~"$policy"})',
+                    "{{policy}} {{phase}}",
+                ),
+            ),
+            alerts=("SternpostCanaryHeld",),
+        ),
+        Panel(
             title="Time to first token p95, by arm",
             about="Over 1.2 times the control's in three of five windows stops a canary.",
             unit="s",

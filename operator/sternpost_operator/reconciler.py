@@ -107,6 +107,7 @@ class Reconciler:
         if value is None or "deletionTimestamp" in value["metadata"]:
             # What a pool has rendered goes with it: the server follows the owner references.
             world.queue.forget(key)
+            self._show_phase(key, None)
             return
         outcome = await self._reconcile(key, value)
         world.metrics.reconciles.labels(key.kind, outcome).inc()
@@ -138,7 +139,12 @@ class Reconciler:
             return "error"
         queue.done(key)
         queue.add(key, plan.again_seconds)
+        self._show_phase(key, plan.status.get("phase"))
         return "done"
+
+    def _show_phase(self, key: Key, phase: str | None) -> None:
+        if key.kind == POLICIES.kind:
+            self._world.metrics.show_phase(f"{key.namespace}/{key.name}", phase)
 
     async def _look_at_policy(self, value: Object) -> Plan:
         world, now = self._world, self._world.clock.time()

@@ -117,6 +117,15 @@ class Scene:
         status: dict[str, Any] = self.api.objects[plural, key.namespace, key.name].get("status", {})
         return status
 
+    def phases(self) -> list[tuple[str, str]]:
+        """Return the policies that metrics show, each with the phases that it is in."""
+        return [
+            (sample.labels["policy"], sample.labels["phase"])
+            for metric in self.world.metrics.policy_phase.collect()
+            for sample in metric.samples
+            if sample.value == 1
+        ]
+
     def told(self) -> list[str]:
         """Return the reasons of all events."""
         return [event["reason"] for event in self.api.of(EVENTS)]
@@ -136,6 +145,23 @@ async def test_policy_without_a_pool_is_accepted_and_waits() -> None:
     assert ("True", "Valid") == condition(status, "Accepted")
     assert ("False", "PoolNotFound") == condition(status, "Ready")
     assert ["PoolNotFound"] == scene.told()
+
+
+async def test_a_policys_phase_is_shown_for_as_long_as_there_is_a_policy() -> None:
+    """Exactly one phase at a time, and nothing of a policy that is gone."""
+    scene = Scene()
+    scene.add(POLICIES, POLICY)
+    await scene.look(POLICY_KEY)
+    waiting = scene.phases()
+    scene.world.store.put({**POLICY, "spec": {}}, POLICIES.kind)
+    await scene.look(POLICY_KEY)
+    rejected = scene.phases()
+    scene.world.store.drop(POLICY_KEY)
+    await scene.look(POLICY_KEY)
+
+    assert [("agents/support", "Waiting")] == waiting
+    assert [] == scene.phases()
+    assert 1 == len(rejected)
 
 
 async def test_second_look_costs_no_call() -> None:

@@ -20,6 +20,8 @@ VALUES: Final = {
     "state": ("live", "building"),
     "bucket": ("256", "512"),
     "kind": ("CachePolicy",),
+    "policy": ("agents/support",),
+    "phase": ("Progressing",),
     "verb": ("get",),
     "resource": ("cachepolicies",),
 }
