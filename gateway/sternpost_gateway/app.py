@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
@@ -72,6 +72,9 @@ ENGINE_PATHS: Final = "/v1/"
 Job = Callable[[], Coroutine[Any, Any, None]]
 """Starts something that runs in the background until it is cancelled."""
 
+NO_FILES: Final[Mapping[str, WatchedFiles[None]]] = {}
+"""Of a gateway without TLS."""
+
 SECRET_FILE: Final = "salt.key"
 SECRET_BYTES: Final = 32
 """The length of a salt secret that is made here."""
@@ -88,9 +91,10 @@ def create_app(
     lifecycle: Lifecycle,
     tracing: Tracing = NO_TRACING,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
+    files: Mapping[str, WatchedFiles[None]] = NO_FILES,
 ) -> ASGIApp:
     """
-    Build the gateway.
+    Build the gateway; `files`, by what they are for, are kept current while it runs.
 
     Raises:
         PolicyError: the policies cannot go live; with every fault.
@@ -144,9 +148,16 @@ def create_app(
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, kills, kill_file) | _routing_jobs(settings, routing, members)
-    routes = [*admin.routes(), *_ui(admin, settings.worker).routes()]
-    own = Starlette(routes=routes, lifespan=lambda app: _running(app, parts, kills, jobs, api, upstream))
+    jobs |= {name: watched.watch for name, watched in files.items()}
+    own = _own(admin, settings.worker, lambda app: _running(app, parts, kills, jobs, api, upstream))
     return _entrance(Pipeline(parts), own, settings.worker)
+
+
+def _own(admin: Admin, worker: Worker | None, lifespan: Lifespan[Starlette]) -> Starlette:
+    """Return the gateway's own endpoints, whose life is that of the gateway."""
+    own = Starlette(routes=[*admin.routes(), *_ui(admin, worker).routes()], lifespan=lifespan)
+    own.mount("/", _nowhere)
+    return own
 
 
 def _admin(
@@ -230,12 +241,14 @@ def make_callers(settings: Settings, clock: Clock) -> Callers:
     path = settings.client_keys
     keys = None if path is None else WatchedFiles("--client-keys", [path], lambda: read_client_keys(path))
     rules = settings.tokens
+    certified = settings.tls is not None and settings.tls.client_ca is not None
     if rules is None:
-        return Callers(keys)
+        return Callers(keys, needs_certificate=certified)
     # Cryptography takes time and memory to load: only gateways that check tokens need it.
     from sternpost_gateway.bearer_tokens import BearerTokens, token_keys
 
-    return Callers(keys, BearerTokens(rules, token_keys(rules, clock), clock))
+    tokens = BearerTokens(rules, token_keys(rules, clock), clock)
+    return Callers(keys, tokens, needs_certificate=certified)
 
 
 def _config_source(
@@ -278,7 +291,6 @@ def _own_state(settings: Settings) -> Path | None:
 
 def _entrance(pipeline: Pipeline, own: Starlette, worker: Worker | None) -> ASGIApp:
     """Send what is for engines straight into the pipeline; routing is for the gateway's own endpoints."""
-    own.mount("/", _nowhere)
     shared = own if worker is None else SharedAdmin(own, Siblings(worker))
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:

@@ -38,18 +38,27 @@ class Tokens(Protocol):
 class Callers:
     """Finds out who sends a request; without keys and tokens, everybody may, and nobody is anybody."""
 
-    def __init__(self, keys: WatchedFiles[ClientKeys] | None = None, tokens: Tokens | None = None) -> None:
+    def __init__(
+        self,
+        keys: WatchedFiles[ClientKeys] | None = None,
+        tokens: Tokens | None = None,
+        *,
+        needs_certificate: bool = False,
+    ) -> None:
         self.keys = keys
         self.tokens = tokens
+        self._needs_certificate = needs_certificate
 
-    async def identify(self, headers: Headers) -> Caller | None:
+    async def identify(self, headers: Headers, *, certified: bool = False) -> Caller | None:
         """
-        Return who sends a request, None where nobody has to prove it.
+        Return who sends a request, None where nobody has to prove it; `certified`: by a certificate, too.
 
         Raises:
-            Unauthorized: the key or token is missing, wrong or too old.
+            Unauthorized: the certificate, key or token is missing, wrong or too old.
             KeysUnavailable: tokens cannot be checked yet.
         """
+        if self._needs_certificate and not certified:
+            raise Unauthorized("there is no client certificate, and it takes one here")
         if self.keys is None and self.tokens is None:
             return None
         secret = secret_of(headers)

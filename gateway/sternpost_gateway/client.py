@@ -41,6 +41,8 @@ class Client:
         self.headers: tuple[tuple[bytes, bytes], ...] = tuple(scope["headers"])
         self.path: str = scope["path"]
         self.target = _target(scope)
+        self.certified = "client_cert_name" in (scope.get("extensions") or {}).get("tls", {})
+        """Whether the client has shown a certificate that counts."""
         self.started = False
         self.only_pinged = False
         """Whether nothing but comments has gone out so far."""

@@ -29,6 +29,7 @@ from sternpost_gateway.settings import (
     check_settings,
 )
 from sternpost_gateway.telemetry_flags import add_telemetry_arguments, traces_of
+from sternpost_gateway.tls_flags import add_tls_arguments, engine_tls_of, server_tls_of
 
 PORT_MAX: Final = 65535
 
@@ -61,6 +62,7 @@ class GatewayCommand:
         _add_kv_events(parser)
         _add_secrets(parser)
         _add_callers(parser)
+        add_tls_arguments(parser)
         for flag in _number_flags():
             text = f"{flag.help} (default: %(default)s)"
             parser.add_argument(
@@ -99,6 +101,8 @@ def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = 
         host=arguments.host,
         port=arguments.port,
         workers=arguments.workers,
+        tls=server_tls_of(arguments),
+        engine_tls=engine_tls_of(arguments),
         state=arguments.state,
         kill_file=arguments.kill_file,
         admin_token=secret_text("--admin-token-file", arguments.admin_token_file, TOKEN_LENGTH_MIN),

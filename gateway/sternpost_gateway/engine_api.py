@@ -8,7 +8,7 @@ checked before they are believed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeGuard
 
 import httpx
@@ -18,6 +18,7 @@ from sternpost_core.hint import HINT_FIELD, HINT_VERSION, Hint, Operation, Repor
 from sternpost_gateway.fleet import Engine, Health, Info, Plugin
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.tails import TailKey
+from sternpost_gateway.tls import Tls
 from sternpost_gateway.tokens import TailFacts
 
 INFO_PATH: Final = "/sternpost/v1/info"
@@ -133,11 +134,27 @@ class EngineApi:
             raise ControlFailed(f"{engine.url}{path} did not answer: {type(error).__name__}") from error
 
 
-def control_client(engine_key: str | None) -> httpx.AsyncClient:
+def control_client(engine_key: str | None, tls: Tls | None = None) -> httpx.AsyncClient:
     """Return the client for control calls; it believes no environment variable about proxies."""
+    hooks = [] if tls is None or tls.server_name is None else [_named(tls.server_name)]
     headers = {} if engine_key is None else {"authorization": f"Bearer {engine_key}"}
     limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
-    return httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
+    return httpx.AsyncClient(
+        headers=headers,
+        limits=limits,
+        trust_env=False,
+        verify=True if tls is None else tls.context,
+        event_hooks={"request": hooks},
+    )
+
+
+def _named(server_name: str) -> Callable[[httpx.Request], Awaitable[None]]:
+    """Return what makes each request ask for a certificate of this name."""
+
+    async def name(request: httpx.Request) -> None:
+        request.extensions["sni_hostname"] = server_name
+
+    return name
 
 
 def build_body(model: bytes, key: TailKey, facts: TailFacts, hint: Hint) -> bytes:

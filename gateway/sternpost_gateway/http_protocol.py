@@ -8,6 +8,7 @@ no HTTP at all is answered in OpenAI's shape, like every other error.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -24,6 +25,14 @@ def protocol_with(headers_seconds: float) -> Any:
     return partial(GatewayProtocol, headers_seconds=headers_seconds)
 
 
+def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
+    """Return the subject of a certificate that has been checked, None if the client has shown none."""
+    if not certificate:
+        return None
+    names = (pair for part in certificate.get("subject", ()) for pair in part)
+    return ", ".join(f"{name}={text}" for name, text in names)
+
+
 class GatewayProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
@@ -32,10 +41,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self._headers_seconds = headers_seconds
         self._headers_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
+        self._certificate: str | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count: a connection without a request is not kept, either."""
         super().connection_made(transport)
+        self._certificate = subject_of(transport.get_extra_info("peercert"))
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -46,6 +57,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin to count for this request, unless the connection itself is new."""
         super().on_message_begin()
+        if self._certificate is not None:
+            self.scope["extensions"] = {"tls": {"client_cert_name": self._certificate}}
         self._has_begun = True
         self._start_timer()
 

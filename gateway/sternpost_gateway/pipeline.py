@@ -166,7 +166,7 @@ class Pipeline:
     async def _serve(self, client: Client, request_id: str, trace: Trace) -> None:
         parts = self._parts
         arrived = parts.clock.monotonic()
-        caller = await parts.callers.identify(client.headers)
+        caller = await parts.callers.identify(client.headers, certified=client.certified)
         inspect = is_inspected(client) and parts.kills().everyone is not KillLevel.PLAIN_PROXY
         with parts.admission.request(), ExitStack() as stack:
             if inspect:

@@ -38,6 +38,7 @@ from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
 from sternpost_gateway.settings import Settings, Timeouts, Traces
+from sternpost_gateway.tls import Tls, engine_tls, server_tls
 from sternpost_gateway.tracing import NO_TRACING, REQUEST, Tracing
 from sternpost_gateway.upstream import PooledUpstream
 from sternpost_gateway.workers import supervise
@@ -152,9 +153,9 @@ def make_registry() -> CollectorRegistry:
     return registry
 
 
-def server_config(app: ASGIApp, timeouts: Timeouts) -> uvicorn.Config:
+def server_config(app: ASGIApp, timeouts: Timeouts, tls: Tls | None = None) -> uvicorn.Config:
     """Return how the HTTP server runs: it adds no header and no log line of its own."""
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         loop="none",
         http=protocol_with(timeouts.headers_seconds),
@@ -169,6 +170,11 @@ def server_config(app: ASGIApp, timeouts: Timeouts) -> uvicorn.Config:
         timeout_keep_alive=timeouts.client_keepalive_seconds,
         timeout_graceful_shutdown=timeouts.drain_seconds,
     )
+    if tls is not None:
+        # Loading the configuration would make a context of its own.
+        config.load()
+        config.ssl = tls.context
+    return config
 
 
 def configure_logging(log_format: LogFormat) -> None:
@@ -184,25 +190,29 @@ async def _serve(
     settings: Settings, listening: socket.socket, on_started: Callable[[], None] = lambda: None
 ) -> None:
     lifecycle = Lifecycle()
+    tls = server_tls(settings.tls) if settings.tls is not None else None
+    to_engines = engine_tls(settings.engine_tls)
     app = create_app(
         settings,
         clock=SystemClock(),
         registry=make_registry(),
-        upstream=PooledUpstream(settings.limits, settings.timeouts),
-        control=control_client(settings.engine_key),
+        upstream=PooledUpstream(settings.limits, settings.timeouts, to_engines),
+        control=control_client(settings.engine_key, to_engines),
         chance=random.Random(),
         lifecycle=lifecycle,
         tracing=tracing_of(settings.traces),
+        files={"engines' TLS": to_engines.files, **({} if tls is None else {"TLS": tls.files})},
     )
     server = Server(
-        server_config(app, settings.timeouts),
+        server_config(app, settings.timeouts, tls),
         lifecycle,
         settings.timeouts.drain_delay_seconds,
         on_started,
     )
     if settings.worker is None:
         host, port = _address(listening.getsockname())
-        logger.info("listening on http://%s:%s for %s", host, port, ", ".join(settings.engines))
+        scheme = "http" if tls is None else "https"
+        logger.info("listening on %s://%s:%s for %s", scheme, host, port, ", ".join(settings.engines))
     with _ended_with_parent(server):
         await server.serve(sockets=[listening])
 

@@ -29,6 +29,37 @@ class Credentials(StrEnum):
     NONE = "none"
 
 
+class TlsVersion(StrEnum):
+    """The oldest version of TLS that clients may speak."""
+
+    TLS_1_2 = "1.2"
+    TLS_1_3 = "1.3"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """What clients see; with `client_ca`, they have to show a certificate of its authorities."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    version_min: TlsVersion = TlsVersion.TLS_1_2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTls:
+    """
+    How engines with an https URL are met: whose certificates they may have, and for which name.
+
+    `cert` and `key` are what they are shown.
+    """
+
+    ca: Path | None = None
+    server_name: str | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """How long the gateway waits, in seconds."""
@@ -198,6 +229,8 @@ class Settings:
     port: int = 8080
     workers: int = 1
     worker: Worker | None = None
+    tls: ServerTls | None = None
+    engine_tls: EngineTls = field(default_factory=EngineTls)
     state: Path | None = None
     kill_file: Path | None = None
     admin_token: str | None = field(default=None, repr=False)

@@ -18,6 +18,7 @@ from yarl import URL
 
 from sternpost_gateway.errors import ConnectFailed, Disconnected, FirstByteTimeout, UpstreamCut
 from sternpost_gateway.settings import Limits, Timeouts
+from sternpost_gateway.tls import Tls
 
 AUTO_HEADERS: Final = ("Accept", "Accept-Encoding", "User-Agent", "Content-Type")
 """Headers that the HTTP client would add by itself: an engine receives the client's, or none."""
@@ -86,9 +87,10 @@ class Upstream(Protocol):
 class PooledUpstream:
     """Reaches engines over pooled, kept-alive connections, between `open` and `close`."""
 
-    def __init__(self, limits: Limits, timeouts: Timeouts) -> None:
+    def __init__(self, limits: Limits, timeouts: Timeouts, tls: Tls | None = None) -> None:
         self._limits = limits
         self._timeouts = timeouts
+        self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -98,6 +100,7 @@ class PooledUpstream:
             connector=aiohttp.TCPConnector(
                 # The gateway's own admission bounds the connections; a second bound would queue unseen.
                 limit=0,
+                ssl=True if self._tls is None else self._tls.context,
                 keepalive_timeout=timeouts.pool_keepalive_seconds,
             ),
             timeout=aiohttp.ClientTimeout(
@@ -123,6 +126,7 @@ class PooledUpstream:
                         headers=request.headers,
                         data=_payload(request.body),
                         allow_redirects=False,
+                        server_hostname=None if self._tls is None else self._tls.server_name,
                     )
             except TimeoutError as error:
                 if isinstance(error, aiohttp.ClientError):

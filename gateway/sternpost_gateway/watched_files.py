@@ -51,8 +51,8 @@ class WatchedFiles(Generic[Value]):
         return True
 
     async def watch(self, on_change: Callable[[], None] = lambda: None) -> None:
-        """Keep up with the files; runs until it is cancelled."""
-        while True:
+        """Keep up with the files, if there are any; runs until it is cancelled."""
+        while self._paths:
             await asyncio.sleep(POLL_SECONDS)
             if self.refresh():
                 on_change()

@@ -242,6 +242,6 @@ def supervise(settings: Settings, run_worker: Callable[[Settings, Event], None])
 
 def _log_up(settings: Settings, address: tuple[Any, ...]) -> None:
     engines = ", ".join(settings.engines)
-    logger.info(
-        "listening on http://%s:%s for %s, %d workers", address[0], address[1], engines, settings.workers
-    )
+    scheme = "http" if settings.tls is None else "https"
+    where = f"{scheme}://{address[0]}:{address[1]}"
+    logger.info("listening on %s for %s, %d workers", where, engines, settings.workers)

@@ -60,6 +60,16 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         },
         "imagePullSecrets": [{"name": "pull"}],
     },
+    "clients that prove themselves": {
+        "gateway": {
+            "workers": 4,
+            "credentials": "none",
+            "tls": {"existingSecret": "served", "clientCaKey": "ca.crt", "minVersion": "1.3"},
+            "engineTls": {"existingSecret": "met", "serverName": "engine", "clientCertificate": True},
+            "clientKeys": {"existingSecret": "clients"},
+            "clientTokens": {"keysUrl": "https://login/keys", "issuer": "https://login", "audience": "a"},
+        }
+    },
     "no operator": {"operator": {"enabled": False}},
     "operator with figures": {
         "operator": {
@@ -199,6 +209,16 @@ def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> No
 
     assert [["cachekillswitches"]] == [rule["resources"] for rule in roles["ClusterRole"]["rules"]]
     assert "agents" == roles["Role"]["metadata"]["namespace"]
+
+
+def test_a_gateway_with_tls_is_probed_by_tls() -> None:
+    """Probes of plain HTTP would never find such a gateway ready."""
+    for secret, scheme in (("served", "HTTPS"), ("", "HTTP")):
+        rendered = objects({"gateway": {"tls": {"existingSecret": secret}}})
+        container = next(pod for pod in pods(rendered) if "volumes" in pod)["containers"][0]
+        probes = [container[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
+
+        assert [scheme] * 3 == [probe["scheme"] for probe in probes]
 
 
 def test_draining_fits_into_the_grace_period() -> None:

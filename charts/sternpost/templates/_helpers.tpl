@@ -63,3 +63,17 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
+
+{{- /* The Secrets that a gateway mounts as a whole, so that a change of them arrives; takes the gateway's values. */}}
+{{- define "sternpost.gatewaySecrets" -}}
+volumes:
+{{- if .tls.existingSecret }}
+  - {name: tls, secret: {{ .tls.existingSecret }}, folder: tls}
+{{- end }}
+{{- if .engineTls.existingSecret }}
+  - {name: engine-tls, secret: {{ .engineTls.existingSecret }}, folder: engine-tls}
+{{- end }}
+{{- if .clientKeys.existingSecret }}
+  - {name: client-keys, secret: {{ .clientKeys.existingSecret }}, folder: clients}
+{{- end }}
+{{- end }}

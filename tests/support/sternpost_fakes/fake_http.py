@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -62,6 +63,7 @@ class FakeServer:
     port: int = 0
     host: str = "127.0.0.1"
     idle_seconds: float | None = None
+    tls: ssl.SSLContext | None = None
     seen: list[Seen] = field(default_factory=list)
     aborts: int = 0
     connections: int = 0
@@ -71,11 +73,12 @@ class FakeServer:
     @property
     def url(self) -> str:
         """Return the base URL."""
-        return f"http://{self.host}:{self.port}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://{self.host}:{self.port}"
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
-        self._server = await asyncio.start_server(self._accept, self.host, self.port)
+        self._server = await asyncio.start_server(self._accept, self.host, self.port, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

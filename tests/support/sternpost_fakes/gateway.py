@@ -18,6 +18,7 @@ from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.server import Server, open_socket, server_config
 from sternpost_gateway.settings import Settings, Timeouts
+from sternpost_gateway.tls import engine_tls
 from sternpost_gateway.tracing import NO_TRACING, Tracing
 from sternpost_gateway.upstream import PooledUpstream
 
@@ -99,16 +100,18 @@ async def running_gateway(
         Settings(policies=policies, engines=tuple(engines), port=0, timeouts=QUICK, salt_secret=b"s" * 32)
     )
     registry = CollectorRegistry()
+    tls = engine_tls(chosen.engine_tls)
     lifecycle = Lifecycle()
     app = create_app(
         chosen,
         clock=SystemClock(),
         registry=registry,
-        upstream=PooledUpstream(chosen.limits, chosen.timeouts),
-        control=control_client(chosen.engine_key),
+        upstream=PooledUpstream(chosen.limits, chosen.timeouts, tls),
+        control=control_client(chosen.engine_key, tls),
         chance=random.Random(7),
         lifecycle=lifecycle,
         tracing=tracing,
+        files={"engines' TLS": tls.files},
     )
     listening = open_socket(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
