@@ -15,7 +15,7 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-gpu docs lint-fix clean
+.PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-quick bench-all bench-gpu docs lint-fix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,7 +74,15 @@ e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
 	@tests/support/apiserver/build.sh >/dev/null
 	@$(PYTEST) -q -m kube
 
-bench: $(STAMP) ## Run every benchmark but the GPU's; make bench-NAME runs one
+bench-quick: $(STAMP) ## Sternpost beside plain vLLM and other routers, in 15 minutes; run again to go on
+	@$(BIN)/sternpost model fetch
+	@$(BIN)/python -m bench.evaluation --scope quick $(ARGS)
+
+bench: $(STAMP) ## The same with every workload, three times over, in 90 minutes
+	@$(BIN)/sternpost model fetch
+	@$(BIN)/python -m bench.evaluation --scope whole $(ARGS)
+
+bench-all: $(STAMP) ## Run every benchmark but the GPU's; make bench-NAME runs one
 	@$(BIN)/sternpost model fetch
 	@for file in bench/[a-z]*.py bench/*/__main__.py; do \
 	  name=$${file#bench/}; name=$${name%/__main__.py}; name=$${name%.py}; \

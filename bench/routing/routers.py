@@ -72,6 +72,7 @@ def install_peers(environment: Path, requirements: Sequence[str] = PEERS) -> str
     Returns why that failed, empty if it did not.
     """
     if not (environment / "bin" / "python").exists():
+        environment.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     reasons = [_install(environment, requirement) for requirement in requirements]
     return "; ".join(reason for reason in reasons if reason)

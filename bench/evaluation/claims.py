@@ -1,0 +1,89 @@
+"""The bounds of the evaluation, and the figure that each one is about; all of it pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.common.results import Bound
+from bench.evaluation.targets import NO_CACHE, OWN, PLAIN, STERNPOST
+from sternpost_gateway.bench.sample import Unit
+from sternpost_gateway.bench.stats import Estimate
+from sternpost_gateway.bench.summary import Ratios, figures_of, grouped, paired_ratios
+
+BEST_PEER: Final = "the best peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """
+    A bound on Sternpost over another target.
+
+    `against` is a target's name, or the best peer: the target of others with the least of the same figure.
+    """
+
+    bound: Bound
+    against: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A claim, what it was measured against, and its figure; None where this run has none."""
+
+    claim: Claim
+    against: str
+    figure: Estimate | None
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether the figure is there and reaches the bound."""
+        return self.figure is not None and self.claim.bound.holds(self.figure.value)
+
+
+def _claim(workload: str, metric: str, limit: float, against: str, says: str) -> Claim:
+    return Claim(Bound(workload=workload, metric=metric, limit=limit), against, says)
+
+
+CLAIMS: Final = (
+    _claim("agent_unstable", "computed_tokens", 0.5, BEST_PEER, "half of the best peer's computed tokens"),
+    _claim("agent_unstable", "ttft_p50", 0.5, BEST_PEER, "half of the best peer's time to first token"),
+    _claim("clean_shared", "ttft_p50", 1.03, BEST_PEER, "within 3% of the best on clean, shared prefixes"),
+    _claim("fixed_tail", "ttft_p50", 0.146, PLAIN, "the founding article's ratio for a fixed tail"),
+    _claim("long_reasoning", "total_mean", 0.5, NO_CACHE, "twice as fast end to end, as the article says"),
+    _claim("no_reuse", "ttft_p50", 1.01, PLAIN, "no more than 1% over plain vLLM where nothing repeats"),
+    _claim("short_chat", "total_mean", 1.01, PLAIN, "no more than 1% over plain vLLM in short chats"),
+)
+
+
+def judge(units: Sequence[Unit]) -> list[Judged]:
+    """Return every claim with its figure."""
+    return [_judge(claim, units) for claim in CLAIMS]
+
+
+def _judge(claim: Claim, units: Sequence[Unit]) -> Judged:
+    groups = grouped(units)
+    workload = claim.bound.workload
+    against = best_peer(units, workload, claim.bound.metric) if claim.against == BEST_PEER else claim.against
+    if against is None or not {(workload, against), (workload, STERNPOST)} <= set(groups):
+        return Judged(claim, against or BEST_PEER, None)
+    ratios = paired_ratios(
+        workload, STERNPOST, against, groups[workload, STERNPOST], groups[workload, against]
+    )
+    figure = figure_of(ratios, claim.bound.metric) if ratios is not None else None
+    return Judged(claim, against, figure)
+
+
+def best_peer(units: Sequence[Unit], workload: str, metric: str) -> str | None:
+    """Return the target of others that has the least of a figure; None where no other target answered."""
+    others = [one for one in figures_of(units) if one.workload == workload and one.target not in OWN]
+    name = "total_p50" if metric == "total_mean" else metric
+    best = min(others, key=lambda one: getattr(one, name).value, default=None)
+    return best.target if best is not None else None
+
+
+def figure_of(ratios: Ratios, metric: str) -> Estimate:
+    """Return the figure of a claim's metric."""
+    found: Estimate = getattr(ratios, metric)
+    return found

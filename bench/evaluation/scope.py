@@ -1,0 +1,53 @@
+"""Which workloads a run asks, how many sessions and repetitions of each: the quick run and the whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+SEED: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Sessions of each workload, in the order in which they run, and how often everything is repeated."""
+
+    sessions: Mapping[str, int]
+    repeats: int
+
+
+QUICK: Final = Scope(
+    {
+        "agent_unstable": 8,
+        "clean_shared": 8,
+        "fixed_tail": 4,
+        "long_reasoning": 1,
+        "no_reuse": 6,
+        "short_chat": 8,
+        "high_dynamic": 4,
+    },
+    repeats=1,
+)
+"""What the bounds are about, and one case against reuse: within 15 minutes on two cores."""
+
+WHOLE: Final = Scope(
+    {
+        "agent_unstable": 10,
+        "clean_shared": 12,
+        "fixed_tail": 5,
+        "long_reasoning": 1,
+        "no_reuse": 8,
+        "short_chat": 10,
+        "high_dynamic": 4,
+        "agent_clean": 10,
+        "long_document_qa": 2,
+        "tool_turns": 1,
+        "regenerate": 3,
+        "long_session": 1,
+        "context_trimming": 1,
+        "multi_turn_qa": 3,
+    },
+    repeats=3,
+)
+"""Everything, three times over: within 90 minutes on two cores."""

@@ -1,0 +1,165 @@
+"""Engines and targets run for as long as there is work; each unit is recorded as soon as it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.agent_log.vllm_parts import CHAT_TEMPLATE
+from bench.common.engine_api import Engine
+from bench.common.engine_process import EngineSettings, StartEngine
+from bench.common.store import OutOfTime, RecordStore
+from bench.demo.progress import Progress
+from bench.demo.stack import free_ports
+from bench.engine.memory import group_bytes
+from bench.evaluation.scope import SEED, Scope
+from bench.evaluation.targets import targets_of
+from bench.routing.routers import HOST, Router, running
+from sternpost_gateway.bench.client import open_session
+from sternpost_gateway.bench.procedure import SETTLE_SECONDS, Bench, Step, interleaved
+from sternpost_gateway.bench.recipes import Recipe, load_recipes
+from sternpost_gateway.bench.sample import Unit
+from sternpost_gateway.bench.summary import MEMORY
+from sternpost_gateway.bench.target import Target
+
+ENGINES: Final = 2
+KV_CACHE_GIB: Final = 1
+
+BLOCK_TOKENS: Final = 32
+"""The least that vLLM's CPU build computes well with; its own choice, 128, would hide much of each prefix."""
+
+ROUTER_PORT: Final = 8300
+"""Where free ports for routers are looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """
+    What is asked of what, where records and logs go, and until when.
+
+    `seconds_max` counts from the progress's start; `settle_seconds` is the pause after each warm-up.
+    """
+
+    scope: Scope
+    only: tuple[str, ...]
+    routers: Sequence[Router]
+    records: RecordStore
+    progress: Progress
+    start: StartEngine
+    model: Path
+    folder: Path
+    seconds_max: float
+    settle_seconds: float = SETTLE_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One unit that is to be done: a recipe's repetition at a target."""
+
+    recipe: Recipe
+    repeat: int
+    target: Target
+
+    @property
+    def key(self) -> str:
+        """Return the key of its record."""
+        return unit_key(self.recipe.name, self.repeat, self.target.name)
+
+
+def unit_key(workload: str, repeat: int, target: str) -> str:
+    """Return the key of a unit's record."""
+    return f"{workload}/{repeat}/{target}"
+
+
+def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
+    """
+    Yield every unit that is not recorded.
+
+    Repetitions are the outer loop: a run that is cut short has something of every workload.
+    """
+    recipes = {recipe.name: recipe for recipe in load_recipes()}
+    for repeat, order in interleaved(targets, run.scope.repeats):
+        for name, sessions in run.scope.sessions.items():
+            recipe = replace(recipes[name], sessions=sessions)
+            if run.only and name not in run.only:
+                continue
+            for target in order:
+                piece = Piece(recipe, repeat, target)
+                if piece.key not in run.records:
+                    yield piece
+
+
+def recorded_units(records: RecordStore, scope: Scope, targets: Sequence[str]) -> list[Unit]:
+    """Return the units that are there, by workload, then target, then repetition."""
+    keys = [
+        unit_key(workload, repeat, target)
+        for workload in scope.sessions
+        for target in targets
+        for repeat in range(scope.repeats)
+    ]
+    return [Unit.from_record(records[key]) for key in keys if key in records]
+
+
+async def run_all(run: Run) -> None:
+    """
+    Run what is left.
+
+    Raises:
+        OutOfTime: time was over first.
+        OperatingError: an engine failed.
+    """
+    names = [router.name for router in run.routers]
+    if not list(pieces(run, targets_of(dict.fromkeys(names, ""), [], ""))):
+        return
+    async with AsyncExitStack() as stack:
+        settings = [_engine(run, number) for number in range(ENGINES)]
+        engines = [await stack.enter_async_context(run.start(one)) for one in settings]
+        origins = [str(engine.http.base_url).rstrip("/") for engine in engines]
+        routers = {router.name: await _start(stack, run, router, origins) for router in run.routers}
+        targets = targets_of(routers, origins, run.model.name)
+        http = await stack.enter_async_context(open_session())
+        salt = f"evaluation-{run.progress.clock.time():.0f}"
+        bench = Bench(http, run.progress.clock, salt, tuple(origins), run.settle_seconds)
+        for piece in pieces(run, targets):
+            await _do(run, bench, piece, engines)
+
+
+async def _do(run: Run, bench: Bench, piece: Piece, engines: Sequence[Engine]) -> None:
+    if run.progress.elapsed() > run.seconds_max:
+        raise OutOfTime(f"{run.seconds_max:.0f} s are over; run it again to go on")
+    step = Step(partial(piece.recipe.make, SEED, piece.repeat), piece.target, piece.repeat)
+    unit = with_memory(await bench.run(step), sum(group_bytes(engine.pid) for engine in engines))
+    run.records.add(piece.key, unit.to_record())
+    failed = [sample.error for sample in unit.samples if sample.error]
+    said = f"{piece.key}: {len(unit.samples)} requests in {unit.seconds:.1f} s"
+    run.progress.tell(f"{said}, {len(failed)} failed: {failed[0]}" if failed else said)
+
+
+def with_memory(unit: Unit, held: int) -> Unit:
+    """Return a unit with what the engines' processes held at its end, of which their metrics tell a part."""
+    peak: Mapping[str, float] = {**unit.peak, MEMORY: float(held)} if held else unit.peak
+    return replace(unit, peak=peak)
+
+
+def _engine(run: Run, number: int) -> EngineSettings:
+    template = run.folder / "chat_template.jinja"
+    # The small model's own template leaves tools out, and agents' requests are full of them.
+    template.write_text(CHAT_TEMPLATE, encoding="utf-8")
+    arguments = ("--block-size", str(BLOCK_TOKENS), "--chat-template", str(template))
+    return EngineSettings(
+        name=f"engine-{number}", model=run.model, kv_cache_gib=KV_CACHE_GIB, arguments=arguments
+    )
+
+
+async def _start(stack: AsyncExitStack, run: Run, router: Router, engines: Sequence[str]) -> str:
+    port = free_ports(ROUTER_PORT, 1)
+    origin = f"http://{HOST}:{port}"
+    log = run.folder / "logs" / f"{router.name}.log"
+    command = router.command(port, engines)
+    await stack.enter_async_context(running(command, log, f"{origin}/v1/models"))
+    run.progress.tell(f"{router.name} is ready")
+    return origin

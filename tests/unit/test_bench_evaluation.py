@@ -1,0 +1,214 @@
+"""The side by side of Sternpost, plain vLLM and other routers."""
+
+import contextlib
+import io
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bench.common.engine_api import Engine
+from bench.common.engine_process import EngineSettings
+from bench.common.store import OutOfTime, RecordStore
+from bench.demo.progress import Progress
+from bench.evaluation.__main__ import Found, bounds_table, document_of
+from bench.evaluation.claims import BEST_PEER, CLAIMS, judge
+from bench.evaluation.peers import litellm_settings
+from bench.evaluation.scope import QUICK, WHOLE, Scope
+from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
+from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
+from sternpost_core.clock import SystemClock
+from sternpost_core.policy import Layout
+from sternpost_core.policy_parse import parse
+from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_gateway.bench.recipes import load_recipes
+from sternpost_gateway.bench.sample import Sample, Unit
+from sternpost_gateway.bench.summary import MEMORY
+
+SMALL = Scope({"short_chat": 2, "no_reuse": 1}, repeats=2)
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Return what makes a run of the small scope on fake engines; `elapsed` is how long it has run."""
+
+    @contextlib.asynccontextmanager
+    async def start(settings: EngineSettings) -> AsyncIterator[Engine]:
+        async with running_engine(FakeEngine()) as fake, httpx.AsyncClient(base_url=fake.url) as http:
+            yield Engine(settings.name, "m", 0, http)
+
+    def make(elapsed: float = 0.0) -> Run:
+        clock = SystemClock()
+        return Run(
+            scope=SMALL,
+            only=(),
+            routers=[],
+            records=RecordStore(tmp_path / "records.jsonl", "f"),
+            progress=Progress(clock, clock.monotonic() - elapsed, io.StringIO()),
+            start=start,
+            model=tmp_path,
+            folder=tmp_path,
+            seconds_max=600.0,
+            settle_seconds=0.0,
+        )
+
+    return make
+
+
+def refuse(settings: EngineSettings) -> contextlib.AbstractAsyncContextManager[Engine]:
+    """Start no engine."""
+    raise AssertionError("nothing is left to run")
+
+
+def unit(workload: str, target: str, ttft: float, computed: int = 100) -> Unit:
+    """Return a unit of six equal requests."""
+    samples = tuple(
+        Sample(
+            session=f"s{number}",
+            turn=0,
+            measured=True,
+            started=0.0,
+            ttft=ttft,
+            total=ttft,
+            prompt_tokens=100,
+            computed_tokens=computed,
+        )
+        for number in range(6)
+    )
+    return Unit(workload=workload, target=target, repeat=0, seconds=1.0, samples=samples, counted={}, peak={})
+
+
+async def test_every_target_gets_every_workload_and_a_second_run_nothing(make_run: MakeRun) -> None:
+    """What is recorded is not run again."""
+    await run_all(make_run())
+
+    run = make_run()
+    assert 8 == len(run.records) == len(recorded_units(run.records, SMALL, [NO_CACHE, PLAIN]))
+    await run_all(replace(run, start=refuse))
+
+
+async def test_a_run_that_is_out_of_time_keeps_what_it_has(make_run: MakeRun) -> None:
+    """The next one goes on there."""
+    with pytest.raises(OutOfTime, match="run it again to go on"):
+        await run_all(make_run(elapsed=601.0))
+    assert 0 == len(make_run().records)
+
+
+def test_repetitions_are_the_outer_loop(make_run: MakeRun) -> None:
+    """A run that is cut short has something of every workload."""
+    targets = targets_of({}, ["http://a"], "m")
+
+    assert [
+        ("short_chat", 0, NO_CACHE),
+        ("short_chat", 0, PLAIN),
+        ("no_reuse", 0, NO_CACHE),
+        ("no_reuse", 0, PLAIN),
+        ("short_chat", 1, PLAIN),
+        ("short_chat", 1, NO_CACHE),
+        ("no_reuse", 1, PLAIN),
+        ("no_reuse", 1, NO_CACHE),
+    ] == [(piece.recipe.name, piece.repeat, piece.target.name) for piece in pieces(make_run(), targets)]
+
+
+def test_all_targets_get_answers_of_one_length_and_only_one_is_salted() -> None:
+    """Else their latencies would not compare."""
+    targets = targets_of({STERNPOST: "http://g"}, ["http://a", "http://b"], "m")
+
+    assert {NO_CACHE: True, PLAIN: False, STERNPOST: False} == {one.name: one.salted for one in targets}
+    assert 1 == len({str(one.extra) for one in targets})
+    assert ("http://a", "http://b") == targets[1].origins
+    assert ("http://g",) == targets[2].origins
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "suffix"),
+    [
+        pytest.param(ANY_ENGINE, Layout.TAIL_FIRST, False, id="any engine"),
+        pytest.param(STERNPOST, Layout.FIXED_TAIL, True, id="with the plugin"),
+    ],
+)
+def test_policies_are_policies(name: str, layout: Layout, suffix: bool) -> None:
+    """One needs no plugin, the other reuses tails where they stand."""
+    policy = parse(POLICIES[name])
+
+    assert (layout, suffix) == (policy.prompt.layout, policy.suffix_cache is not None)
+
+
+@pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
+def test_scopes_name_built_in_workloads_and_cover_the_claims(scope: Scope) -> None:
+    """A claim about a workload that never runs would never hold."""
+    known = {recipe.name for recipe in load_recipes()}
+
+    assert set() == set(scope.sessions) - known
+    assert set() == {claim.bound.workload for claim in CLAIMS} - set(scope.sessions)
+    assert known == set(WHOLE.sessions)
+
+
+def test_a_claim_is_judged_against_the_best_of_the_others() -> None:
+    """This project's own targets are no peers of each other."""
+    units = [
+        unit("agent_unstable", PLAIN, 1.0),
+        unit("agent_unstable", "fast_peer", 0.8, 90),
+        unit("agent_unstable", ANY_ENGINE, 0.1, 10),
+        unit("agent_unstable", STERNPOST, 0.3, 30),
+    ]
+    found = {(one.claim.bound.workload, one.claim.bound.metric): one for one in judge(units)}
+
+    ttft = found["agent_unstable", "ttft_p50"]
+    assert ("fast_peer", True) == (ttft.against, ttft.holds)
+    assert ttft.figure is not None and 0.375 == pytest.approx(ttft.figure.value)
+    assert (None, False) == (found["no_reuse", "ttft_p50"].figure, found["no_reuse", "ttft_p50"].holds)
+
+
+def test_what_misses_its_bound_is_said() -> None:
+    """And what was not run is neither."""
+    units = [unit("short_chat", PLAIN, 1.0), unit("short_chat", STERNPOST, 1.5)]
+    text = bounds_table(judge(units))
+
+    assert "| short_chat | total_mean | vllm | <= 1.01 | 1.500 (1.500 to 1.500) | MISSED |" in text
+    assert f"| agent_unstable | ttft_p50 | {BEST_PEER} | <= 0.5 | not run |  |" in text
+
+
+def test_the_result_file_holds_figures_bounds_versions_and_what_is_missing() -> None:
+    """So that whoever reads it need not ask what it was."""
+    units = [unit("short_chat", PLAIN, 1.0), unit("short_chat", STERNPOST, 1.5)]
+    document = document_of(
+        Found(units, judge(units), {"smg": "no wheel"}, []), datetime(2026, 1, 2, tzinfo=UTC)
+    )
+
+    assert {"smg": "no wheel"} == document["missing"]
+    assert ["short_chat"] == list(document["workloads"])
+    assert len(CLAIMS) == len(document["bounds"])
+    assert {PLAIN, STERNPOST} == {row["target"] for row in document["rows"]}
+
+
+def test_memory_is_kept_where_it_is_known() -> None:
+    """A system that does not tell it has no figure, not a zero."""
+    plain = unit("short_chat", PLAIN, 1.0)
+
+    assert {MEMORY: 5.0} == dict(with_memory(plain, 5).peak)
+    assert {} == dict(with_memory(plain, 0).peak)
+
+
+def test_recorded_units_come_back_in_the_scope_s_order(tmp_path: Path) -> None:
+    """Whatever the order was in which they were run."""
+    records = RecordStore(tmp_path / "r", "f")
+    for target in (STERNPOST, PLAIN):
+        one = replace(unit("short_chat", target, 1.0))
+        records.add(unit_key("short_chat", 0, target), one.to_record())
+
+    assert [PLAIN, STERNPOST] == [one.target for one in recorded_units(records, SMALL, [PLAIN, STERNPOST])]
+
+
+def test_litellm_gets_each_engine_as_a_deployment_of_one_model() -> None:
+    """Its own choice among them is what is measured."""
+    settings = litellm_settings("m", ["http://a", "http://b"])
+
+    deployments = settings["model_list"]
+    assert isinstance(deployments, list)
+    assert ["http://a/v1", "http://b/v1"] == [one["litellm_params"]["api_base"] for one in deployments]
+    assert {"m"} == {one["model_name"] for one in deployments}
