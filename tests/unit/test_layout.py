@@ -74,6 +74,7 @@ def test_installed_version_is_the_packages_version() -> None:
                 "lint",
                 "model",
                 "operator",
+                "plan",
                 "top",
                 "up",
             },

@@ -86,6 +86,16 @@ class Scenario:
         self._prefixes = PrefixCache(shape.cache_tokens // shape.block_tokens)
         self._tails: Bounded[str, int] = Bounded(TAILS_MAX)
 
+    @property
+    def prefix_tokens(self) -> int:
+        """Return how many tokens the prefix cache holds by now."""
+        return len(self._prefixes) * self._shape.block_tokens
+
+    @property
+    def stored_tail_tokens(self) -> int:
+        """Return how many tokens all tails have together that have been seen by now, and are remembered."""
+        return sum(self._tails.values())
+
     def rewrite(self, request: LoggedRequest, pinned: LoggedRequest) -> Rewritten:
         """
         Return the request as this scenario's engine gets it.

@@ -1,0 +1,203 @@
+"""`sternpost plan`: demand from a log, an engine's speed, waiting, and how many engines it takes."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from sternpost_core.errors import OperatingError, SettingsError, SternpostError
+from sternpost_gateway.bench.agents import agent_bodies
+from sternpost_gateway.bench.records import append_unit, write_head
+from sternpost_gateway.bench.sample import Sample, Unit
+from sternpost_gateway.capacity.command import COMMAND
+from sternpost_gateway.capacity.demand import Demand
+from sternpost_gateway.capacity.queueing import simulate
+from sternpost_gateway.capacity.sizing import HOURS_PER_MONTH, Prices, Promise, plan
+from sternpost_gateway.capacity.speed import Point, Speed, fit
+
+SPEED = Speed(prefill_rate=1000.0, fixed_seconds=0.05)
+PROMISE = Promise(requests_per_second=10.0, answer_tokens=0.0, ttft_p95_seconds=2.0, utilisation_max=0.8)
+PRICES = Prices(engine_hour=2.0, kv_bytes_per_token=1024.0)
+
+
+def demand(computed: int) -> Demand:
+    """Return requests of 1,000 tokens, of which so many are computed."""
+    return Demand(
+        prompt_tokens=(1000,) * 4, computed_tokens=(computed,) * 4, prefix_tokens=64, tail_tokens=500
+    )
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    """Return the flags as the command takes them."""
+    parser = argparse.ArgumentParser()
+    COMMAND.add_arguments(parser)
+    return parser.parse_args(argv)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Return a log of agents whose requests are full of what breaks a prefix cache."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"\n".join(agent_bodies(60, 3)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [pytest.param(0.3, id="mostly idle"), pytest.param(0.6, id="busy"), pytest.param(0.8, id="very busy")],
+)
+def test_waiting_for_one_engine_is_as_the_theory_has_it(busy: float) -> None:
+    """With requests of one size the mean wait is busy / (2 (1 - busy)) times what one takes."""
+    held = SPEED.first_token_seconds(450)
+    waiting = simulate((450,), 0.0, SPEED, busy / held, 1, requests=60_000)
+
+    assert held + held * busy / (2 * (1 - busy)) == pytest.approx(waiting.ttft_mean, rel=0.1)
+    assert busy == pytest.approx(waiting.utilisation, rel=0.05)
+
+
+def test_answers_keep_an_engine_busy_but_come_after_the_first_token() -> None:
+    """They make others wait, not their own first token."""
+    idle = simulate((450,), 100.0, Speed(1000.0, 0.05, decode_rate=100.0), 0.001, 1, requests=200)
+
+    assert 0.5 == pytest.approx(idle.ttft_p50)
+    assert 1.5 == pytest.approx(Speed(1000.0, 0.05, decode_rate=100.0).busy_seconds(450, 100.0))
+
+
+def test_a_speed_is_found_again_in_what_it_made() -> None:
+    """Exactly, where the points lie on it."""
+    found = fit([Point(tokens, SPEED.first_token_seconds(tokens)) for tokens in range(100, 1300, 100)])
+
+    assert 1000.0 == pytest.approx(found.prefill_rate)
+    assert 0.05 == pytest.approx(found.fixed_seconds)
+
+
+@pytest.mark.parametrize(
+    ("points", "fault"),
+    [
+        pytest.param([Point(100, 0.1)] * 3, "3 requests are too few", id="few"),
+        pytest.param([Point(100 * n, 1.0 / n) for n in range(1, 10)], "no speed fits", id="faster with more"),
+    ],
+)
+def test_what_gives_no_speed_is_said(points: list[Point], fault: str) -> None:
+    """Rather than a plan that rests on nothing."""
+    with pytest.raises(OperatingError, match=fault):
+        fit(points)
+
+
+def test_less_to_compute_takes_fewer_engines_and_less_money() -> None:
+    """In the proportion of what an engine is busy with, whole engines at a time."""
+    today, fixed = (plan(demand(computed), SPEED, PROMISE, PRICES) for computed in (1000, 100))
+
+    assert (14, 2) == (today.engines, fixed.engines)
+    assert 14 * 2.0 * HOURS_PER_MONTH == today.cost
+    assert 0.0 == pytest.approx(today.reuse)
+    assert 0.9 == pytest.approx(fixed.reuse)
+    assert (64 * 1024.0, 500 * 1024.0) == (fixed.prefix_bytes, fixed.suffix_bytes)
+    assert today.waiting.ttft_p95 <= PROMISE.ttft_p95_seconds
+
+
+def test_a_tighter_promise_takes_more_engines_and_an_impossible_one_is_refused() -> None:
+    """No number of engines makes one prompt quicker than it is alone."""
+    tight = Promise(requests_per_second=10.0, answer_tokens=0.0, ttft_p95_seconds=1.1, utilisation_max=0.8)
+
+    assert (
+        plan(demand(1000), SPEED, PROMISE, PRICES).engines < plan(demand(1000), SPEED, tight, PRICES).engines
+    )
+    with pytest.raises(OperatingError, match=r"alone on an engine, the longest prompt takes 1.05 s"):
+        plan(
+            demand(1000),
+            SPEED,
+            Promise(requests_per_second=1, answer_tokens=0, ttft_p95_seconds=0.5, utilisation_max=0.8),
+            PRICES,
+        )
+
+
+def test_a_log_is_planned_with_the_policy_that_lint_proposes(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agents' unstable bytes cost engines, and the policy saves them."""
+    flags = [str(log), "--requests-per-second", "50", "--prefill-rate", "10000", "--price-per-hour", "2"]
+
+    assert 0 == COMMAND.run(parsed(*flags, "--output", "json", "--plot", str(tmp_path / "plan.png")))
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["with"]["engines"] < found["without"]["engines"]
+    assert found["without"]["reuse"] < found["with"]["reuse"]
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_has_a_column_for_each_arm(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And one for the ratio."""
+    assert 0 == COMMAND.run(parsed(str(log), "--requests-per-second", "5", "--prefill-rate", "10000"))
+    assert "|  | without | with | with / without |" in capsys.readouterr().out
+
+
+def test_a_speed_is_taken_from_a_bench_s_run(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the target that is named, else of the baseline."""
+    samples = tuple(
+        Sample(
+            session=f"s{number}",
+            turn=0,
+            measured=True,
+            started=0.0,
+            ttft=SPEED.first_token_seconds(100 * number),
+            total=1.0,
+            prompt_tokens=100 * number,
+            computed_tokens=100 * number,
+        )
+        for number in range(1, 12)
+    )
+    run = tmp_path / "units.jsonl"
+    write_head(run, {"baseline": "plain", "targets": {"plain": []}})
+    append_unit(
+        run,
+        Unit(workload="w", target="plain", repeat=0, seconds=1, samples=samples, counted={}, peak={}),
+    )
+    flags = [str(log), "--requests-per-second", "5", "--speed-from", str(run)]
+
+    assert 0 == COMMAND.run(parsed(*flags))
+    assert "computes 1000 prompt tokens per second, and takes 50 ms" in capsys.readouterr().out
+    with pytest.raises(SettingsError, match="--target: 'other' is not allowed; allowed: plain"):
+        COMMAND.run(parsed(*flags, "--target", "other"))
+
+
+def test_without_a_speed_there_is_no_plan(log: Path) -> None:
+    """Both ways to give one are named."""
+    with pytest.raises(SettingsError, match=r"--prefill-rate: nothing .* or a bench's run by --speed-from"):
+        COMMAND.run(parsed(str(log), "--requests-per-second", "5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        pytest.param("kind: [", "cannot be read as YAML", id="no YAML"),
+        pytest.param(
+            "apiVersion: sternpost.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: a, namespace: b}\n"
+            "spec: {selector: {matchLabels: {app: vllm}}}\n",
+            "kind: 'EnginePool' is not allowed; allowed: CachePolicy",
+            id="another object",
+        ),
+    ],
+)
+def test_a_policy_file_that_is_none_is_refused(text: str, fault: str, log: Path, tmp_path: Path) -> None:
+    """The file is named."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(SternpostError, match=fault):
+        COMMAND.run(
+            parsed(str(log), "--requests-per-second", "5", "--prefill-rate", "9", "--policy", str(path))
+        )
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--requests-per-second", "0"], ["--busy-max", "100"], ["--prefill-rate", "inf"], ["--kv-kib", "-1"]],
+)
+def test_numbers_out_of_range_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With what is allowed."""
+    with pytest.raises(SystemExit):
+        parsed("log", *flags)
+    assert "is not allowed; allowed: above 0" in capsys.readouterr().err
