@@ -23,7 +23,7 @@ def plan_text(today: Plan, fixed: Plan, speed: Speed, promise: Promise) -> str:
         "",
         table(("", "without", "with", "with / without"), list(_rows(today, fixed))),
         "",
-        "Reuse is lint's simulation of the log; the time to first token is the model's, with so many engines.",
+        "Reuse is lint's simulation of the log; times to first token are the model's, with so many engines.",
     ]
     return "\n".join(lines)
 
