@@ -12,10 +12,10 @@ from typing import Final
 from bench.agent_log.vllm_parts import CHAT_TEMPLATE
 from bench.common.engine_api import Engine
 from bench.common.engine_process import EngineSettings, StartEngine
+from bench.common.process_group import group_bytes
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
-from bench.engine.memory import group_bytes
 from bench.evaluation.scope import SEED, Scope
 from bench.evaluation.targets import targets_of
 from bench.routing.routers import HOST, Router, running
