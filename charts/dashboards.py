@@ -237,6 +237,19 @@ POLICY: Final = Dashboard(
             ),
             alerts=("SternpostBuildsFailing",),
         ),
+        Panel(
+            title="Shadow replays",
+            about="The share of first choices that reused KV and the exact path agree about.",
+            unit="percentunit",
+            queries=(
+                Query(
+                    f"sum by (policy) (rate(sternpost_gateway_shadow_agreed_tokens_total{{{_P}}}[1h]))"
+                    f" / (sum by (policy) (rate(sternpost_gateway_shadow_tokens_total{{{_P}}}[1h])) > 0)",
+                    "{{policy}}",
+                ),
+            ),
+            alerts=("SternpostTailDemoted",),
+        ),
     ),
 )
 

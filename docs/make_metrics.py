@@ -28,7 +28,14 @@ TABLES: Final = {"_COUNTERS": "counter", "_GAUGES": "gauge", "_HISTOGRAMS": "his
 
 CLASSES: Final = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram"}
 
-UNITS: Final = {"seconds": "s", "bytes": "B", "tokens": "tokens", "share": "1", "stability": "1"}
+UNITS: Final = {
+    "seconds": "s",
+    "bytes": "B",
+    "tokens": "tokens",
+    "share": "1",
+    "stability": "1",
+    "nats": "nats",
+}
 """By the last word of a name, without `_total`; other names count things."""
 
 HEAD: Final = """\

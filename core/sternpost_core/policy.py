@@ -236,9 +236,14 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadow:
-    """The share of hits that are replayed on the exact path, for comparison."""
+    """
+    The share of hits that are replayed on the exact path, for comparison.
+
+    Nothing of `exclude_tenants` is ever replayed.
+    """
 
     sample_rate: float = 0.005
+    exclude_tenants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

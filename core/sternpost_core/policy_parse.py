@@ -52,6 +52,7 @@ from sternpost_core.text import one_of
 PRIORITY_MAX: Final = 1_000_000
 NAMES_MAX: Final = 256
 NAME_LENGTH_MAX: Final = 256
+NAMES_ALLOWED: Final = f"a string of 1 to {NAME_LENGTH_MAX} characters"
 HEADERS_MAX: Final = 16
 HEADER_LENGTH_MAX: Final = 1024
 RULES_MAX: Final = 32
@@ -109,11 +110,10 @@ def _read(metadata: Metadata, spec: ObjectReader) -> Policy:
 
 
 def _read_match(reader: ObjectReader) -> Match:
-    names = f"a string of 1 to {NAME_LENGTH_MAX} characters"
     match = Match(
         priority=reader.integer("priority", 0, -PRIORITY_MAX, PRIORITY_MAX),
-        models=reader.names("models", _is_name, names, count_max=NAMES_MAX),
-        tenants=reader.names("tenants", _is_name, names, count_max=NAMES_MAX),
+        models=reader.names("models", _is_name, NAMES_ALLOWED, count_max=NAMES_MAX),
+        tenants=reader.names("tenants", _is_name, NAMES_ALLOWED, count_max=NAMES_MAX),
         headers=_read_headers(reader),
     )
     reader.close()
@@ -313,7 +313,10 @@ def _read_analysis(reader: ObjectReader) -> Analysis:
 
 
 def _read_shadow(reader: ObjectReader) -> Shadow:
-    shadow = Shadow(sample_rate=reader.number("sampleRate", Shadow().sample_rate, 0, 1))
+    shadow = Shadow(
+        sample_rate=reader.number("sampleRate", Shadow().sample_rate, 0, 1),
+        exclude_tenants=reader.names("excludeTenants", _is_name, NAMES_ALLOWED, count_max=NAMES_MAX),
+    )
     reader.close()
     return shadow
 
@@ -326,9 +329,13 @@ def _check_together(policy: Policy, spec: ObjectReader) -> None:
     if suffix_cache and suffix_cache.buckets and tail and tail.min_tokens > suffix_cache.buckets[-1]:
         largest = suffix_cache.buckets[-1]
         spec.fault("prompt.tail.minTokens", str(tail.min_tokens), f"at most {largest}, the largest bucket")
-    if policy.match.tenants and policy.tenancy.tenant_source.kind is TenantSourceKind.API_KEY:
-        allowed = "none, unless tenancy.tenantFrom has header or jwtClaim"
-        spec.fault("match.tenants", "names of tenants", allowed)
+    named = (
+        ("match.tenants", policy.match.tenants),
+        ("shadow.excludeTenants", policy.shadow.exclude_tenants),
+    )
+    for path, tenants in named:
+        if tenants and policy.tenancy.tenant_source.kind is TenantSourceKind.API_KEY:
+            spec.fault(path, "names of tenants", "none, unless tenancy.tenantFrom has header or jwtClaim")
 
 
 def _is_name(text: str) -> bool:

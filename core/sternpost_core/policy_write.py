@@ -12,6 +12,7 @@ from sternpost_core.policy import (
     Policy,
     Prompt,
     Rollout,
+    Shadow,
     SuffixCache,
     Tenancy,
     TenantSource,
@@ -31,7 +32,7 @@ def to_mapping(policy: Policy) -> dict[str, Any]:
         **({"suffixCache": _suffix_cache(policy.suffix_cache)} if policy.suffix_cache else {}),
         "warm": policy.warm,
         "rollout": _rollout(policy.rollout),
-        "shadow": {"sampleRate": policy.shadow.sample_rate},
+        "shadow": _shadow(policy.shadow),
         "killLevel": policy.kill_level.value,
     }
     return object_mapping(POLICY_KIND, {"name": policy.name, "namespace": policy.namespace}, spec)
@@ -112,6 +113,11 @@ def _rollout(rollout: Rollout) -> dict[str, Any]:
             }
         ),
     }
+
+
+def _shadow(shadow: Shadow) -> dict[str, Any]:
+    tenants = list(shadow.exclude_tenants) or None
+    return _present({"sampleRate": shadow.sample_rate, "excludeTenants": tenants})
 
 
 def _present(mapping: Mapping[str, Any]) -> dict[str, Any]:

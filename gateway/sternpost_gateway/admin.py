@@ -27,6 +27,7 @@ from sternpost_gateway.kills import Kills
 from sternpost_gateway.learning import PolicyLearning
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prompts import Prompts
+from sternpost_gateway.shadow.verdicts import Verdicts
 from sternpost_gateway.top.page import Series, series_of
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.warmer import Warmer, may_warm
@@ -63,6 +64,7 @@ class Admin:
     kills: Kills
     kill_file: KillFile | None
     trips: Trips
+    verdicts: Verdicts
     gate: ColdGate
     warmer: Warmer
     metrics: Metrics
@@ -113,13 +115,16 @@ class Admin:
         self.metrics.engines_tripped.set(len(self.trips.active()))
         self.metrics.show_gates(self.gate.limiters())
         self.metrics.show_pools(self.fleet.views())
+        names = [policy.full_name for policy in self.source.config.policies.policies]
+        self.metrics.show_demoted({name: self.verdicts.demoted(name) for name in names})
 
     async def templates(self, request: Request) -> Response:
         """Show what is learned about each policy's prompts: ids, places and counts, and never text."""
         known = self.prompts.learning.policies()
         models = [_chat_template(*item) for item in self.prompts.chat_templates.known()]
         policies = [_learned(name, one, self.prompts) for name, one in known]
-        return JSONResponse({"policies": policies, "chatTemplates": models})
+        replays = {name: self.verdicts.shown(name) for name in self.verdicts.policies()}
+        return JSONResponse({"policies": policies, "chatTemplates": models, "shadow": replays})
 
     async def kill(self, request: Request) -> Response:
         """Show or set the kill level."""

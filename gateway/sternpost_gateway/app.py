@@ -49,6 +49,8 @@ from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.settings import Cluster, Settings, Worker
+from sternpost_gateway.shadow.sampler import Live, ShadowSampler
+from sternpost_gateway.shadow.verdicts import Demotion, Verdicts
 from sternpost_gateway.shared_admin import SharedAdmin, shared_page
 from sternpost_gateway.siblings import Siblings
 from sternpost_gateway.state_files import read_file, write_file
@@ -106,16 +108,7 @@ def create_app(
     versions = Versions(own_state)
     static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
     tails = Tails(clock)
-    routing = make_routing(
-        static,
-        tails,
-        clock,
-        chance,
-        strategies=strategies,
-        cold=settings.cold,
-        budget_share=1.0 / settings.workers,
-        on_outcome=metrics.gated,
-    )
+    routing = _routing(settings, static, tails, clock, chance, strategies, metrics)
     trips = Trips(clock, own_state, _on_trip(metrics))
     members = Members(static, _on_engines(routing.fleet, trips))
     on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
@@ -125,13 +118,15 @@ def create_app(
     api = EngineApi(control, settings.timeouts)
     prompts = make_prompts(api, clock, versions, routing.estimates.tokens, settings.token_estimate)
     builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
+    verdicts = Verdicts(clock, own_state, _on_demotion(metrics))
+    live = Live(lambda: source.config.policies, lambda: kills.table)
     parts = Parts(
         settings=settings,
         secret=load_secret(settings),
         clock=clock,
-        policies=lambda: source.config.policies,
+        policies=live.policies,
         rollouts=lambda: source.config.rollouts,
-        kills=lambda: kills.table,
+        kills=live.kills,
         callers=make_callers(settings, clock),
         admission=Admission(settings.limits, chance),
         gate=routing.gate,
@@ -141,6 +136,10 @@ def create_app(
         trips=trips,
         builder=builder,
         warmer=Warmer(tails, builder, routing.fleet),
+        verdicts=verdicts,
+        shadow=ShadowSampler(
+            api, routing.fleet, verdicts, routing.shadow_budget, metrics, chance, settings.cold, live
+        ),
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,
@@ -160,6 +159,27 @@ def _own(admin: Admin, worker: Worker | None, lifespan: Lifespan[Starlette]) -> 
     return own
 
 
+def _routing(
+    settings: Settings,
+    engines: Sequence[Engine],
+    tails: Tails,
+    clock: Clock,
+    chance: random.Random,
+    strategies: Callable[[random.Random], Strategies],
+    metrics: Metrics,
+) -> Routing:
+    return make_routing(
+        engines,
+        tails,
+        clock,
+        chance,
+        strategies=strategies,
+        cold=settings.cold,
+        budget_share=1.0 / settings.workers,
+        on_outcome=metrics.gated,
+    )
+
+
 def _admin(
     parts: Parts,
     source: ConfigSource,
@@ -175,6 +195,7 @@ def _admin(
         kills=kills,
         kill_file=kill_file,
         trips=parts.trips,
+        verdicts=parts.verdicts,
         gate=parts.gate,
         warmer=parts.warmer,
         metrics=parts.metrics,
@@ -333,6 +354,10 @@ def _on_trip(metrics: Metrics) -> Callable[[Trip], None]:
     return lambda trip: metrics.trips.labels(trip.engine.url).inc()
 
 
+def _on_demotion(metrics: Metrics) -> Callable[[Demotion], None]:
+    return lambda demotion: metrics.demotions.labels(demotion.tail.policy).inc()
+
+
 @asynccontextmanager
 async def _running(
     own: ASGIApp, parts: Parts, kills: Kills, jobs: Mapping[str, Job], api: EngineApi, upstream: Upstream
@@ -353,6 +378,7 @@ async def _running(
         stack.push_async_callback(parts.prompts.versions.save)
         stack.push_async_callback(parts.builder.close)
         stack.push_async_callback(parts.warmer.close)
+        stack.push_async_callback(parts.shadow.close)
         stack.push_async_callback(parts.prompts.close)
         await stack.enter_async_context(_background(jobs))
         if worker is not None:

@@ -18,7 +18,7 @@ from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.rebuild_budget import RebuildBudget
+from sternpost_gateway.prefill_budget import PrefillBudget
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.tokens import (
     EMPTY_TEXT,
@@ -62,7 +62,7 @@ class TailBuilder:
     """Runs at most one build per engine, and at most `LEARNING_MAX` tokenizations, at a time."""
 
     def __init__(
-        self, api: EngineApi, tails: Tails, metrics: Metrics, budget: RebuildBudget, fleet: Fleet
+        self, api: EngineApi, tails: Tails, metrics: Metrics, budget: PrefillBudget, fleet: Fleet
     ) -> None:
         self._api = api
         self._tails = tails

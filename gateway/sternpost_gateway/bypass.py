@@ -23,6 +23,9 @@ class Bypass(StrEnum):
     TRIPPED = "tripped"
     """The engine has failed with suffix reads lately and gets none for a while."""
 
+    DEMOTED = "demoted"
+    """Shadow replays of this tail disagree with the exact path."""
+
     NOT_AVAILABLE = "not_available"
     """The policy asks for a tenant source that this release does not have."""
 

@@ -1,5 +1,5 @@
 """
-The control calls to an engine, all off the hot path: health, info, tokenize and build.
+The control calls to an engine, all off the hot path: health, info, tokenize, build and replay.
 
 This is the only module that knows their HTTP client; its exceptions are mapped here, once. Answers are
 checked before they are believed.
@@ -117,6 +117,20 @@ class EngineApi:
         if report is None:
             raise ControlFailed(f"{engine.url}/v1/completions answered without a report")
         return report
+
+    async def complete(self, engine: Engine, path: str, body: bytes) -> Mapping[str, Any]:
+        """
+        Let an engine complete a prompt, unstreamed, and return its answer.
+
+        Raises:
+            ControlRefused, ControlFailed: it did not.
+        """
+        response = await self._call("POST", engine, path, body, self._timeouts.control_seconds)
+        if response.is_client_error:
+            raise ControlRefused(f"{engine.url}{path} answered with status {response.status_code}")
+        if not response.is_success:
+            raise ControlFailed(f"{engine.url}{path} answered with status {response.status_code}")
+        return _object(response)
 
     async def close(self) -> None:
         """Close all connections."""

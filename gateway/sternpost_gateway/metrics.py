@@ -44,6 +44,7 @@ class Metrics:
         self._make_request_metrics(registry)
         self._make_prompt_metrics(registry)
         self._make_tail_metrics(registry)
+        self._make_shadow_metrics(registry)
         self._make_routing_metrics(registry)
         self._make_gate_metrics(registry)
         self._make_state_metrics(registry)
@@ -151,6 +152,50 @@ class Metrics:
             ["outcome"],
             registry=registry,
         )
+
+    def _make_shadow_metrics(self, registry: CollectorRegistry) -> None:
+        self.shadow_replays = Counter(
+            "sternpost_gateway_shadow_replays_total",
+            "Sampled requests by what became of their replay on the exact path.",
+            ["policy", "outcome"],
+            registry=registry,
+        )
+        self.shadow_tokens = Counter(
+            "sternpost_gateway_shadow_tokens_total",
+            "Tokens of answers that replays compared.",
+            ["policy"],
+            registry=registry,
+        )
+        self.shadow_agreed_tokens = Counter(
+            "sternpost_gateway_shadow_agreed_tokens_total",
+            "Those of them for which reused KV and the exact path have the same first choice.",
+            ["policy"],
+            registry=registry,
+        )
+        self.shadow_kl_nats = Counter(
+            "sternpost_gateway_shadow_kl_nats_total",
+            "Kullback-Leibler divergence of the exact path from reused KV over the compared tokens, in nats.",
+            ["policy"],
+            registry=registry,
+        )
+        self.demotions = Counter(
+            "sternpost_gateway_demotions_total",
+            "Tails that are read no more because their replays disagree with the exact path.",
+            ["policy"],
+            registry=registry,
+        )
+        self.demoted_tails = Gauge(
+            "sternpost_gateway_demoted_tails",
+            "Tails that are read no more, until their policy or its epoch changes.",
+            ["policy"],
+            registry=registry,
+        )
+
+    def show_demoted(self, counts: Mapping[str, int]) -> None:
+        """Bring each policy's number of demoted tails up to date; policies that are gone go from it, too."""
+        self.demoted_tails.clear()
+        for policy, count in counts.items():
+            self.demoted_tails.labels(policy).set(count)
 
     def _make_routing_metrics(self, registry: CollectorRegistry) -> None:
         self.affinity = Counter(

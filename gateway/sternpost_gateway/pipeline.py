@@ -32,6 +32,7 @@ from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.eligible import eligible
+from sternpost_gateway.engine_api import report_of
 from sternpost_gateway.errors import (
     ClientGone,
     Disconnected,
@@ -52,7 +53,7 @@ from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import NO_POLICY, Metrics
 from sternpost_gateway.observe import Observer
 from sternpost_gateway.pings import pinging
-from sternpost_gateway.plan import Planned, depends_on_template, plan
+from sternpost_gateway.plan import IsDemoted, Planned, depends_on_template, nothing_demoted, plan
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, arm_label, lesson_of, policy_label
@@ -61,6 +62,8 @@ from sternpost_gateway.rendering import Fixed
 from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
 from sternpost_gateway.settings import Settings
+from sternpost_gateway.shadow.sampler import ShadowSampler
+from sternpost_gateway.shadow.verdicts import Verdicts
 from sternpost_gateway.sse import error_event
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trace_facts import tell_answered, tell_decided, tell_refused, tell_routed
@@ -104,6 +107,8 @@ class Parts:
     trips: Trips
     builder: TailBuilder
     warmer: Warmer
+    verdicts: Verdicts
+    shadow: ShadowSampler
     router: Router
     forward: Forward
     metrics: Metrics
@@ -186,7 +191,7 @@ class Pipeline:
         parts = self._parts
         try:
             identified = identify(received, parts.policies(), parts.kills(), parts.rollouts())
-            return decide(identified, parts.prompts, self._findings, parts.secret)
+            return decide(identified, parts.prompts, self._findings, parts.secret, parts.verdicts.is_demoted)
         except Exception as error:  # noqa: BLE001
             # Deciding is an extra: no request may be lost to it.
             parts.metrics.fallthroughs.inc()
@@ -250,7 +255,7 @@ class Pipeline:
         report = self._recorder.answered(composed, relayed)
         tell_answered(composed, relayed, report)
         if relayed.status < CLIENT_ERRORS:
-            self._observe(composed.planned)
+            self._observe(composed, relayed)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
             self._note_ejection(sent.admitted.routed)
         elif relayed.status >= CLIENT_ERRORS:
@@ -258,13 +263,14 @@ class Pipeline:
         else:
             self._parts.router.succeeded(sent.admitted.routed, lesson_of(relayed, report, sent.at))
 
-    def _observe(self, planned: Planned) -> None:
-        """Learn from a request; a failure in that is ours alone, and the answer is out already."""
+    def _observe(self, composed: Composed, relayed: Relayed) -> None:
+        """Learn from an exchange; a failure in that is ours alone, and the answer is out already."""
         try:
-            self._observer.observe(planned)
+            self._observer.observe(composed.planned)
+            self._parts.shadow.offer(composed, report_of(relayed.usage))
         except Exception as error:  # noqa: BLE001
             # Learning is an extra: no exchange may fail for it.
-            request_id = planned.identified.received.request_id
+            request_id = composed.planned.identified.received.request_id
             logger.error("request %s teaches nothing, learning failed: %s", request_id, _where(error))
 
     async def _reach(self, client: Client, planned: Planned, stack: ExitStack) -> Sent:
@@ -426,14 +432,20 @@ def wants_stream(planned: Planned) -> bool:
     return document is not None and raw_member(document, "stream") == b"true"
 
 
-def decide(identified: Identified, prompts: Prompts, findings: Findings, secret: bytes) -> Planned:
+def decide(
+    identified: Identified,
+    prompts: Prompts,
+    findings: Findings,
+    secret: bytes,
+    is_demoted: IsDemoted = nothing_demoted,
+) -> Planned:
     """Run the stages from the canonical form to the plan."""
     template = prompts.chat_templates.of(identified.model)
     canonicalized = canonicalize(
         identified, prompts.pins, prompts.lines, takes_later_system=template.takes_later_system
     )
     findings.tell(canonicalized)
-    return plan(segment(canonicalized, prompts.learning.tail), secret, prompts.versions)
+    return plan(segment(canonicalized, prompts.learning.tail), secret, prompts.versions, is_demoted)
 
 
 def plain(received: Received) -> Planned:

@@ -7,6 +7,7 @@ decided here, so that it is the same whichever engine gets the request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +31,7 @@ from sternpost_gateway.identify import Identified
 from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
 from sternpost_gateway.rendering import template_of
 from sternpost_gateway.segment import Chat, Segmented, tail_source
+from sternpost_gateway.shadow.verdicts import TailVersion
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.versions import Versions
 
@@ -50,8 +52,20 @@ TOOL_CALLS: Final = b'"tool_calls"'
 TOOL_CALLS_BYTES_MAX: Final = 64 * 1024
 """What earlier tool calls are known by, and how much of a body is searched for them."""
 
+READS_OFF_FOR: Final = frozenset({Bypass.KILLED, Bypass.NOT_IN_ROLLOUT, Bypass.CLIENT_OFF, Bypass.DEMOTED})
+"""Reasons for which the engine is told to leave its suffix store alone."""
+
 PROMPT_OPENING_BYTES: Final = 1024
 """How much of a plain prompt tells conversations apart."""
+
+
+IsDemoted = Callable[[TailVersion, Policy, int], bool]
+"""Says whether a tail of a policy is read no more, at an epoch."""
+
+
+def nothing_demoted(tail: TailVersion, policy: Policy, epoch: int) -> bool:
+    """Say that every tail may be read."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +98,9 @@ class Planned:
         return self.identified.policy
 
 
-def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
+def plan(
+    segmented: Segmented, secret: bytes, versions: Versions, is_demoted: IsDemoted = nothing_demoted
+) -> Planned:
     """Decide what is done with a request."""
     identified = segmented.canonicalized.identified
     document, policy = segmented.canonicalized.document, identified.policy
@@ -92,7 +108,7 @@ def plan(segmented: Segmented, secret: bytes, versions: Versions) -> Planned:
         return Planned(segmented=segmented)
     rewrites = policy is not None and identified.level not in REWRITES_OFF and identified.is_served
     salt = _salt(segmented, document, secret) if rewrites else None
-    bypass = _bypass(segmented, document) if policy else None
+    bypass = _bypass(segmented, document, is_demoted) if policy else None
     return Planned(
         segmented=segmented,
         edits=tuple(_moves(segmented.chat, document, policy)) if rewrites and policy else (),
@@ -117,7 +133,7 @@ def depends_on_template(planned: Planned) -> bool:
     return relocates or (document is not None and TOOL_CALLS in document.body[:TOOL_CALLS_BYTES_MAX])
 
 
-def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
+def _bypass(segmented: Segmented, document: Document, is_demoted: IsDemoted) -> Bypass | None:
     """Return why the request goes without tail reuse, None if nothing speaks against it so far."""
     identified, chat = segmented.canonicalized.identified, segmented.chat
     policy = identified.policy
@@ -126,6 +142,7 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
     may_move = chat is None or chat.tail_may_move
     tail_first = is_tail_first(policy)
     is_learned = tail_source(policy) is TailSource.LEARNED
+    tail = tail_version_of(segmented)
     reasons = (
         (identified.held in REWRITES_OFF, Bypass.NOT_IN_ROLLOUT),
         (identified.held in READS_OFF and not tail_first, Bypass.NOT_IN_ROLLOUT),
@@ -141,9 +158,18 @@ def _bypass(segmented: Segmented, document: Document) -> Bypass | None:
         (policy.prompt.layout is Layout.PRESERVE and not tail_is_last, Bypass.TAIL_NOT_LAST),
         (not may_move and (tail_first or not tail_is_last), Bypass.TAIL_NOT_MOVABLE),
         (tail_first, Bypass.TAIL_FIRST),
+        (tail is not None and is_demoted(tail, policy, identified.epoch), Bypass.DEMOTED),
         (_is_set(document, UNREPEATABLE_FIELDS), Bypass.TEMPLATE_OPTIONS),
     )
     return next((reason for holds, reason in reasons if holds), None)
+
+
+def tail_version_of(segmented: Segmented) -> TailVersion | None:
+    """Return the tail of a policy's request as replays judge it, None where there is none."""
+    identified, chat = segmented.canonicalized.identified, segmented.chat
+    if identified.policy is None or chat is None or chat.tail_id is None:
+        return None
+    return TailVersion(identified.policy.full_name, identified.model or "", chat.tail_id)
 
 
 def is_tail_first(policy: Policy) -> bool:
@@ -154,7 +180,7 @@ def is_tail_first(policy: Policy) -> bool:
 def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
     """Say whether the engine is told to leave its suffix store alone."""
     has_hints = policy is not None and not is_tail_first(policy)
-    return has_hints and bypass in (Bypass.KILLED, Bypass.NOT_IN_ROLLOUT, Bypass.CLIENT_OFF)
+    return has_hints and bypass in READS_OFF_FOR
 
 
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:

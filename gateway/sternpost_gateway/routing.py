@@ -14,7 +14,7 @@ from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.ejection import Ejections
 from sternpost_gateway.estimates import Estimates
 from sternpost_gateway.fleet import Engine, Fleet
-from sternpost_gateway.rebuild_budget import RebuildBudget
+from sternpost_gateway.prefill_budget import BUILD_SHARE, SHADOW_SHARE, PrefillBudget
 from sternpost_gateway.recent import Recent
 from sternpost_gateway.route import LeastCost, LeastLoaded
 from sternpost_gateway.router import Router, Strategies
@@ -33,7 +33,8 @@ class Routing:
     slow_start: SlowStart
     router: Router
     gate: ColdGate
-    budget: RebuildBudget
+    budget: PrefillBudget
+    shadow_budget: PrefillBudget
 
 
 DEFAULT_COLD_LIMITS: Final = ColdLimits()
@@ -59,7 +60,7 @@ def make_routing(
     """
     Make the routing of a gateway, by least cost unless other strategies are given.
 
-    `budget_share` is the part of the budget for builds that this process may spend.
+    `budget_share` is the part of the budgets for builds and replays that this process may spend.
     """
     gate = ColdGate(cold, clock, chance, on_outcome)
     index = BlockIndex(clock)
@@ -95,6 +96,10 @@ def make_routing(
         recent=recent,
         strategies=strategies(chance),
     )
+
+    def prefill_rate() -> float:
+        return budget_share * router.prefill_rate()
+
     return Routing(
         fleet=fleet,
         index=index,
@@ -103,5 +108,6 @@ def make_routing(
         slow_start=slow_start,
         router=router,
         gate=gate,
-        budget=RebuildBudget(clock, lambda: budget_share * router.prefill_rate()),
+        budget=PrefillBudget(clock, prefill_rate, BUILD_SHARE),
+        shadow_budget=PrefillBudget(clock, prefill_rate, SHADOW_SHARE),
     )

@@ -21,6 +21,7 @@ FIGURE_LABEL: Final = "figure"
 FAILED: Final = (
     "5xx",
     "internal_error",
+    "keys_unavailable",
     "no_engine",
     "pool_misconfigured",
     "upstream_cut",
@@ -71,12 +72,17 @@ BY_ARM: Final[Mapping[str, str]] = {
 }
 """The figures of an arm; the names are those of `Sample`."""
 
+
+def _summed(metric: str, more: str = "") -> str:
+    return f"sum(increase(sternpost_gateway_{metric}{{{{policy={{policy}}{more}}}}}[{{step}}]))"
+
+
 OF_SHADOW: Final[Mapping[str, str]] = {
-    "shadow_samples": "sum(increase(sternpost_gateway_shadow_replays_total{{policy={policy}}}[{step}]))",
-    "shadow_agreement": "min(sternpost_gateway_shadow_agreement_ratio{{policy={policy}}})",
-    "shadow_kl": "max(sternpost_gateway_shadow_kl_nats{{policy={policy}}})",
+    "shadow_samples": _summed("shadow_replays_total", ', outcome="compared"'),
+    "shadow_agreement": f"{_summed('shadow_agreed_tokens_total')} / ({_summed('shadow_tokens_total')} > 0)",
+    "shadow_kl": f"{_summed('shadow_kl_nats_total')} / ({_summed('shadow_tokens_total')} > 0)",
 }
-"""What replays on the exact path say; the names are those of `Figures`."""
+"""What replays on the exact path say, of all gateways together; the names are those of `Figures`."""
 
 CONFIG_AGE: Final = "max(sternpost_gateway_config_age_seconds)"
 

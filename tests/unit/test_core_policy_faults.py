@@ -198,6 +198,18 @@ REFUSED: dict[str, tuple[str, Any, str, str]] = {
         "spec.match.tenants",
         "names of tenants",
     ),
+    "excluded-tenants-of-api-keys": (
+        "spec.tenancy.tenantFrom",
+        {"apiKey": True},
+        "spec.shadow.excludeTenants",
+        "names of tenants",
+    ),
+    "excluded-tenant-empty": (
+        "spec.shadow.excludeTenants",
+        [""],
+        "spec.shadow.excludeTenants[0]",
+        "''",
+    ),
     "no-api-key": (
         "spec.tenancy",
         {"tenantFrom": {"apiKey": False}},

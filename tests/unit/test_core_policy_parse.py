@@ -82,7 +82,7 @@ PARSED = Policy(
             max_shadow_kl=0.1,
         ),
     ),
-    shadow=Shadow(sample_rate=1.0),
+    shadow=Shadow(sample_rate=1.0, exclude_tenants=("acme",)),
     kill_level=KillLevel.NEW_EPOCH,
 )
 
@@ -139,9 +139,9 @@ def test_allowed_variants_are_read(path: str, new: Any) -> None:
 
 def test_tenant_may_be_the_api_key() -> None:
     """The API key needs no name, and cannot be listed among tenants."""
-    mapping = changed(
-        changed(FULL, "spec.tenancy.tenantFrom", {"apiKey": True}), "spec.match.tenants", MISSING
-    )
+    mapping = changed(FULL, "spec.tenancy.tenantFrom", {"apiKey": True})
+    for path in ("spec.match.tenants", "spec.shadow.excludeTenants"):
+        mapping = changed(mapping, path, MISSING)
 
     assert TenantSource(TenantSourceKind.API_KEY) == parse(mapping).tenancy.tenant_source
 

@@ -125,7 +125,7 @@ def policies(draw: st.DrawFn) -> Policy:
         suffix_cache=draw(st.none() | suffix_caches) if tail else None,
         warm=draw(st.booleans()),
         rollout=draw(rollouts),
-        shadow=Shadow(sample_rate=draw(shares)),
+        shadow=Shadow(sample_rate=draw(shares), exclude_tenants=() if by_key else draw(several(names))),
         kill_level=draw(st.sampled_from(KillLevel)),
     )
 

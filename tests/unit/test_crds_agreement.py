@@ -95,6 +95,8 @@ POLICY_CHANGES: dict[str, tuple[str, Any]] = {
     "url-with-password": ("spec.rollout.analysis.prometheus.url", "http://a:b@c"),
     "ratio": ("spec.rollout.analysis.maxTtftRatio", 0.5),
     "share": ("spec.shadow.sampleRate", 1.01),
+    "no-tenants-excluded": ("spec.shadow.excludeTenants", []),
+    "tenant-excluded-twice": ("spec.shadow.excludeTenants", ["acme", "acme"]),
     "level": ("spec.killLevel", "K1"),
 }
 

@@ -17,7 +17,7 @@ from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi, build_body, report_of
 from sternpost_gateway.fleet import Engine, Fleet, Health, Info, Plugin
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.rebuild_budget import RebuildBudget
+from sternpost_gateway.prefill_budget import BUILD_SHARE, PrefillBudget
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.tails import Refused, TailKey, Tails, TailState
 from sternpost_gateway.tokens import TailFacts, Template
@@ -176,7 +176,7 @@ def make_builder(answer: Answer, tails: Tails, registry: CollectorRegistry) -> T
     """Return a builder for one ready engine, whose builds are within the budget."""
     fleet = Fleet([ENGINE], tails.forget_engine)
     fleet.probed(ENGINE, Health.UP)
-    budget = RebuildBudget(FakeClock(), lambda: 1000.0)
+    budget = PrefillBudget(FakeClock(), lambda: 1000.0, BUILD_SHARE)
     return TailBuilder(api(answer), tails, Metrics(registry), budget, fleet)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from sternpost_core.errors import HintError
 from sternpost_core.hint import HINT_FIELD, Operation, Reason, Report, parse_hint
 from sternpost_fakes.fake_http import Drop, FakeServer, Reply, Seen
+from sternpost_fakes.replays import with_candidates
 
 EVENT_STREAM = (("content-type", "text/event-stream; charset=utf-8"),)
 WORD = re.compile(r"\S+")
@@ -35,6 +36,8 @@ class Faults:
     refuse_later_system: bool = False
     print_call_ids: bool = False
     refuse_build: bool = False
+    wrong_tails: bool = False
+    refuse_replays: bool = False
     reply: Reply | None = None
 
 
@@ -69,8 +72,14 @@ class FakeEngine:
 
     @property
     def chats(self) -> list[Seen]:
-        """Return the chat completions seen so far."""
-        return self.posts("/v1/chat/completions")
+        """Return the chat completions seen so far, without replays."""
+        return [seen for seen in self.posts("/v1/chat/completions") if b"return_token_ids" not in seen.body]
+
+    @property
+    def replays(self) -> list[Seen]:
+        """Return the requests of replays seen so far: each twice, on reused KV and on the exact path."""
+        marks = (b'"return_token_ids"', b'"prompt_logprobs"')
+        return [seen for seen in self.server.seen if any(mark in seen.body for mark in marks)]
 
     @property
     def builds(self) -> list[Seen]:
@@ -162,7 +171,7 @@ class FakeEngine:
         kind = "chat.completion" if path.endswith("chat/completions") else "text_completion"
         if body.get("stream"):
             return self._stream(body, kind, usage)
-        answer = {
+        answer: dict[str, Any] = {
             "id": "cmpl-1",
             "object": kind,
             "created": 1,
@@ -170,6 +179,12 @@ class FakeEngine:
             "choices": [self._choice(kind)],
             "usage": usage,
         }
+        if body.get("return_token_ids") or "prompt_logprobs" in body:
+            if self.faults.refuse_replays:
+                return Reply(status=400, pieces=(b'{"error":{"message":"max_logprobs is 0"}}',))
+            said = [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in self.words]
+            is_wrong = self.faults.wrong_tails and report is not None and report.reason is Reason.HIT
+            answer = with_candidates(answer, body, tokens, said, wrong=is_wrong)
         headers = (("Content-Type", "application/json"), ("X-Upstream", "yes"))
         return Reply(
             headers=headers,

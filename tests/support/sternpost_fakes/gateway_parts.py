@@ -26,6 +26,8 @@ from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import by_least_cost, make_routing
 from sternpost_gateway.settings import Settings
+from sternpost_gateway.shadow.sampler import Live, ShadowSampler
+from sternpost_gateway.shadow.verdicts import Verdicts
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
@@ -124,6 +126,7 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
     client = httpx.AsyncClient(transport=httpx.MockTransport(around.control))
     api = EngineApi(client, settings.timeouts)
     builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
+    verdicts = Verdicts(clock, None)
     return Parts(
         settings=settings,
         secret=b"s" * 32,
@@ -140,6 +143,17 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
         trips=Trips(clock, None),
         builder=builder,
         warmer=Warmer(tails, builder, routing.fleet),
+        verdicts=verdicts,
+        shadow=ShadowSampler(
+            api=api,
+            fleet=routing.fleet,
+            verdicts=verdicts,
+            budget=routing.shadow_budget,
+            metrics=metrics,
+            chance=chance,
+            limits=settings.cold,
+            live=Live(around.policies, around.kills),
+        ),
         router=routing.router,
         forward=Forward(upstream, settings),
         metrics=metrics,

@@ -76,7 +76,7 @@ FULL: dict[str, Any] = {
                 "maxShadowKl": 0.1,
             },
         },
-        "shadow": {"sampleRate": 1},
+        "shadow": {"sampleRate": 1, "excludeTenants": ["acme"]},
         "killLevel": "NewEpoch",
     },
     "status": {"phase": "Canary", "anything": [1]},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sternpost_core.hint import Operation
 from sternpost_core.kill import KillLevel
+from sternpost_fakes.sim_faults import FaultKind
 from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.pipeline import Parts
 
@@ -39,6 +40,7 @@ def violations(run: Run) -> list[str]:
         *epochs_going_back(run),
         *shared_salts(run),
         *double_builds(run),
+        *demoted_for_nothing(run),
     ]
 
 
@@ -98,7 +100,7 @@ def read_after_kill(run: Run) -> Iterator[str]:
         lifted = (other.at for other in run.levels[number + 1 :] if other.by_http is level.by_http)
         until = next(lifted, float("inf"))
         for engine in run.engines:
-            for seen in engine.seen:
+            for seen in (*engine.seen, *engine.replays):
                 reads = seen.hint is not None and seen.hint.op is Operation.READ
                 if reads and level.at + grace < seen.at < until:
                     yield f"request {seen.request_id} reads {seen.at - level.at:.3f} s after {level.level}"
@@ -124,6 +126,15 @@ def shared_salts(run: Run) -> Iterator[str]:
     for names in tenants.values():
         if len(names) > 1:
             yield f"tenants share a salt: {sorted(names)}"
+
+
+def demoted_for_nothing(run: Run) -> Iterator[str]:
+    """No tail is demoted unless an engine's stored KV was spoilt."""
+    parts = run.parts
+    assert parts is not None, "the run has begun"
+    demoted = parts.verdicts.demoted(run.plan.policy.full_name)
+    if demoted and all(fault.kind is not FaultKind.SPOILS for fault in run.plan.faults):
+        yield f"{demoted} tails are demoted, and nothing is wrong with them"
 
 
 def double_builds(run: Run) -> Iterator[str]:

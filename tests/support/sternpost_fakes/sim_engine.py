@@ -17,6 +17,7 @@ from typing import Any
 
 from sternpost_core.hint import HINT_FIELD, Hint, Operation, Reason, Report, parse_hint
 from sternpost_fakes.engine import chunk_of, usage_of
+from sternpost_fakes.replays import with_candidates
 
 CONNECT_SECONDS = 0.001
 WORDS_OUT = 2
@@ -62,7 +63,7 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class SimEngine:
-    """One engine. `alive`, `hanging`, `failing`, `slowness` and `lying` are its faults."""
+    """One engine. `alive`, `hanging`, `failing`, `slowness`, `lying` and `spoilt` are its faults."""
 
     url: str
     vocabulary: dict[str, int]
@@ -71,9 +72,11 @@ class SimEngine:
     hanging: bool = False
     failing: bool = False
     lying: bool = False
+    spoilt: bool = False
     slowness: float = 1.0
     starts: int = 1
     seen: list[Seen] = field(default_factory=list)
+    replays: list[Seen] = field(default_factory=list)
     builds: list[tuple[float, str]] = field(default_factory=list)
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tails: set[tuple[str, int, tuple[int, ...]]] = field(default_factory=set)
@@ -120,6 +123,20 @@ class SimEngine:
             await self.sleep(self.slowness * len(tokens) / self.machine.prefill_rate)
         self.tails.add((body["cache_salt"], hint.epoch, tokens[len(tokens) - hint.tail_tokens :]))
         return self._report(0, 0, len(tokens), Reason.BUILT)
+
+    async def replay(self, body: Mapping[str, Any], now: float) -> dict[str, Any]:
+        """Answer one request of a shadow replay: on reused KV, or by judging tokens on the exact path."""
+        raw = (body.get("kv_transfer_params") or {}).get(HINT_FIELD)
+        hint = parse_hint(raw) if raw is not None else None
+        tokens, salt = self.render(body), body.get("cache_salt", "")
+        seen = Seen(now, "replay", salt, hint, len(tokens), "")
+        self.replays.append(seen)
+        report = await self.prefill(Work(tokens, salt, seen))
+        await self.sleep(WORDS_OUT * self.machine.word_seconds)
+        kind = "chat.completion" if "messages" in body else "text_completion"
+        answer = {"object": kind, "choices": [{}], "usage": usage_of(len(tokens), WORDS_OUT, report)}
+        is_wrong = self.spoilt and report.reason is Reason.HIT
+        return with_candidates(answer, body, tokens, range(WORDS_OUT), wrong=is_wrong)
 
     def arrive(self, body: Mapping[str, Any], request_id: str, now: float) -> Work:
         """Take a request in."""

@@ -33,6 +33,7 @@ class FaultKind(StrEnum):
     KILL = "kill"
     KILL_HTTP = "kill_http"
     CLOCK_JUMPS = "clock_jumps"
+    SPOILS = "spoils"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,9 @@ class World:
                 for one in self.engines:
                     await self._restart(one, fault.seconds / 4)
                     await asyncio.sleep(3.0)
-            case FaultKind.HANGS | FaultKind.FAILS | FaultKind.LIES:
-                name = {"hangs": "hanging", "fails": "failing", "lies": "lying"}[fault.kind.value]
+            case FaultKind.HANGS | FaultKind.FAILS | FaultKind.LIES | FaultKind.SPOILS:
+                names = {"hangs": "hanging", "fails": "failing", "lies": "lying", "spoils": "spoilt"}
+                name = names[fault.kind.value]
                 setattr(engine, name, True)
                 await asyncio.sleep(fault.seconds)
                 setattr(engine, name, False)

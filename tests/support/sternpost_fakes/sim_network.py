@@ -102,6 +102,8 @@ class SimNetwork:
         body = json.loads(request.content)
         if path == "/tokenize":
             return httpx.Response(200, json={"tokens": list(engine.render(body))})
+        if "return_token_ids" in body or "prompt_logprobs" in body:
+            return httpx.Response(200, json=await engine.replay(body, self.clock.monotonic()))
         report = await engine.build(body, self.clock.monotonic())
         return httpx.Response(200, json={"usage": usage_of(report.computed_tokens, 1, report)})
 

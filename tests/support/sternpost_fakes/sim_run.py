@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
@@ -20,6 +20,7 @@ from sternpost_core.policy import (
     Policy,
     Prompt,
     Recompute,
+    Shadow,
     SuffixCache,
     Tail,
     TailSource,
@@ -69,7 +70,11 @@ POLICY = Policy(
     suffix_cache=SuffixCache(
         recompute=Recompute(last=4, match=0), correction=Correction.NONE, bypass=Bypass(min_tail_share=0.0)
     ),
+    shadow=Shadow(sample_rate=0.0),
 )
+
+REPLAYED = replace(POLICY, shadow=Shadow(sample_rate=0.5))
+"""The policy with replays of many of the requests that reuse a tail."""
 
 Change = Callable[[Parts], Parts]
 """Changes a gateway before it runs: what a planted fault does."""
@@ -86,6 +91,7 @@ class Plan:
     machine: Machine = MACHINE
     cold: ColdLimits = COLD
     change: Change = lambda parts: parts
+    policy: Policy = POLICY
 
 
 @dataclass(slots=True)
@@ -133,6 +139,7 @@ def drawn_plan(seed: int) -> Plan:
         asks=draw_asks(chance, chance.randint(12, 24)),
         faults=draw_faults(chance, engines, BUSY_SECONDS),
         engines=engines,
+        policy=REPLAYED,
     )
 
 
@@ -180,7 +187,7 @@ async def _run(plan: Plan, metrics: Metrics, clock: VirtualClock) -> Run:
     ]
     network = SimNetwork({engine.url: engine for engine in run.engines}, clock, TIMEOUTS)
     kills = Kills(clock, None)
-    source = Source(POLICY, kills, clock)
+    source = Source(plan.policy, kills, clock)
     source.tell()
     parts = plan.change(make_parts_for(_around(plan, clock, network, source, kills), network, metrics))
     network.on_send = lambda: run.overfull.extend(overfull(parts, plan.cold))
@@ -203,6 +210,7 @@ async def _run(plan: Plan, metrics: Metrics, clock: VirtualClock) -> Run:
     for task in (*background, *work):
         task.cancel()
     await asyncio.gather(*background, *work, return_exceptions=True)
+    await parts.shadow.close()
     await parts.prompts.close()
     return run
 
