@@ -16,7 +16,7 @@ from typing import Final
 
 from sternpost_core.clock import Clock
 from sternpost_gateway.cold_limiter import ColdLimiter, ColdLimits, Outcome, Standing, Ticket
-from sternpost_gateway.errors import Overloaded
+from sternpost_gateway.errors import ColdLimited
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.router import Routed
 from sternpost_gateway.single_flight import Leader, SingleFlight
@@ -126,7 +126,7 @@ class ColdGate:
         Wait for a request's turn; None when what it followed has failed, so that it is to be routed anew.
 
         Raises:
-            Overloaded: there is no room, and no hope for any in time.
+            ColdLimited: there is no room, and no hope for any in time.
         """
         began = self._clock.monotonic()
         worth = BATCH_TOKENS if entry.in_batch else self._limits.cold_tokens
@@ -187,7 +187,7 @@ class ColdGate:
         ticket = Ticket(tokens, entry.tenant, self._clock.monotonic())
         standing = limiter.enter(ticket)
         if standing is Standing.REFUSED:
-            raise self._overloaded(Outcome.QUEUE_FULL, QUEUE_FULL)
+            raise self._refusal(Outcome.QUEUE_FULL, QUEUE_FULL)
         if standing is Standing.WAITING:
             await self._wait(limiter, ticket, min(WAIT_SECONDS_MAX, entry.wait_seconds))
             queued = limiter.active_tokens - ticket.tokens
@@ -202,7 +202,7 @@ class ColdGate:
         except BaseException as error:
             self._leave(limiter, ticket)
             if isinstance(error, TimeoutError):
-                raise self._overloaded(Outcome.WAITED_TOO_LONG, WAITED_TOO_LONG) from None
+                raise self._refusal(Outcome.WAITED_TOO_LONG, WAITED_TOO_LONG) from None
             raise
         finally:
             self._waiting.pop(ticket, None)
@@ -227,10 +227,10 @@ class ColdGate:
 
         return Pass(queued, computed, leave)
 
-    def _overloaded(self, outcome: Outcome, message: str) -> Overloaded:
+    def _refusal(self, outcome: Outcome, message: str) -> ColdLimited:
         self._on_outcome(outcome, 0.0)
         seconds = self.chance.randint(RETRY_AFTER_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX)
-        return Overloaded(message, seconds)
+        return ColdLimited(message, seconds)
 
 
 def _came_through(leads: bool, followed: Leader | None) -> Outcome:

@@ -11,6 +11,7 @@ The errors that the gateway answers itself, as one tree, and their one mapping t
         ├── TooLarge               the body is over the limit
         ├── TooSlow                the body arrives too slowly
         ├── Overloaded             in-flight requests are at the limit
+        │   └── ColdLimited        an engine has no room for a long prompt that it does not hold
         ├── NoEngine               no engine is ready
         ├── KeysUnavailable        the keys that clients' tokens are checked by are not known
         ├── PoolMisconfigured      the engine's key is missing
@@ -70,6 +71,10 @@ class Overloaded(GatewayError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class ColdLimited(Overloaded):
+    """An engine has no room for a long prompt that it does not hold."""
+
+
 class NoEngine(GatewayError):
     """No engine is ready."""
 
@@ -124,6 +129,7 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     TooSlow: Meaning(408, "invalid_request_error", "request_too_slow"),
     TooLarge: Meaning(413, "invalid_request_error", "request_too_large"),
     Overloaded: Meaning(429, "rate_limit_error", "gateway_overloaded"),
+    ColdLimited: Meaning(429, "rate_limit_error", "gateway_cold_limit"),
     NoEngine: Meaning(503, "server_error", "no_engine"),
     KeysUnavailable: Meaning(503, "server_error", "keys_unavailable"),
     PoolMisconfigured: Meaning(503, "server_error", "pool_misconfigured"),

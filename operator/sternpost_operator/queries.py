@@ -29,7 +29,7 @@ FAILED: Final = (
     "upstream_timeout",
     "upstream_unreachable",
 )
-SHED: Final = ("gateway_overloaded",)
+SHED: Final = ("gateway_overloaded", "gateway_cold_limit")
 LEFT: Final = ("client_gone",)
 CUT_AT_LENGTH: Final = ("length",)
 """The gateway's outcomes of requests that failed, met overload, were left, or reached their limit."""

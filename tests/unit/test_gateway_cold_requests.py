@@ -46,7 +46,7 @@ async def test_long_prompt_that_finds_no_room_is_told_so(tmp_path: Path) -> None
         await asyncio.gather(first, return_exceptions=True)
         error = refused.json()["error"]
 
-        assert (429, "gateway_overloaded", "rate_limit_error") == (
+        assert (429, "gateway_cold_limit", "rate_limit_error") == (
             refused.status_code,
             error["code"],
             error["type"],

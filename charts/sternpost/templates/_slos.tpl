@@ -74,7 +74,7 @@ sum by (namespace) (rate({{ include "sternpost.sloHistogram" .slo }}_count{ {{- 
 {{- /* The rate of what is bad of it; 0 where nothing is, for a series that does not exist says nothing. */ -}}
 {{- define "sternpost.sloBad" -}}
 {{- if eq .slo.kind "Availability" -}}
-sum by (namespace) (rate(sternpost_gateway_requests_total{ {{- .policy -}} , outcome=~"5xx|gateway_overloaded|internal_error|keys_unavailable|no_engine|pool_misconfigured|upstream_cut|upstream_disconnected|upstream_timeout|upstream_unreachable"}[5m]))
+sum by (namespace) (rate(sternpost_gateway_requests_total{ {{- .policy -}} , outcome=~"5xx|gateway_cold_limit|gateway_overloaded|internal_error|keys_unavailable|no_engine|pool_misconfigured|upstream_cut|upstream_disconnected|upstream_timeout|upstream_unreachable"}[5m]))
   or 0 * sum by (namespace) (slo:sternpost_all:rate5m{{ .mine }})
 {{- else if eq .slo.kind "FullPrefill" -}}
 sum by (namespace) (rate(sternpost_gateway_ttft_seconds_count{ {{- .policy -}} , path="exact"}[5m]))
