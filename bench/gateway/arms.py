@@ -18,6 +18,9 @@ LITELLM_REQUIREMENT: Final = "litellm[proxy]==1.108.7"
 
 OURS: Final = "sternpost"
 UNMATCHED: Final = "sternpost_unmatched"
+SILENT: Final = "sternpost_silent"
+"""Without metrics, as `bench.gateway.silent` runs it; all else is as in `sternpost`."""
+
 LITELLM: Final = "litellm"
 SMG: Final = "smg"
 
@@ -50,8 +53,12 @@ class Environments:
 
 
 def own_arms(folder: Path) -> list[Arm]:
-    """Return this project's gateway: with a policy that matches, and with one that does not."""
-    return [_own(OURS, folder, POLICY), _own(UNMATCHED, folder, UNMATCHED_POLICY)]
+    """Return this project's gateway: with a policy that matches, one that does not, and no metrics."""
+    return [
+        _own(OURS, folder, POLICY),
+        _own(UNMATCHED, folder, UNMATCHED_POLICY),
+        _own(SILENT, folder, POLICY, ("bench.gateway.silent",)),
+    ]
 
 
 def peer_arms(folder: Path, environments: Environments) -> tuple[list[Arm], dict[str, str]]:
@@ -72,14 +79,14 @@ def pinned(command: Sequence[str], core: int | None) -> list[str]:
     return list(command) if core is None else ["taskset", "--cpu-list", str(core), *command]
 
 
-def _own(name: str, folder: Path, policy: str) -> Arm:
+def _own(name: str, folder: Path, policy: str, module: Sequence[str] = ("sternpost_core", "gateway")) -> Arm:
     policies = folder / name
     policies.mkdir()
     (policies / "policy.yaml").write_text(policy, encoding="utf-8")
 
     def command(port: int, engine: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "sternpost_core", "gateway", "--policies", str(policies)),
+            *(sys.executable, "-m", *module, "--policies", str(policies)),
             *("--engine", engine, "--port", str(port)),
             *("--drain-delay-seconds", "0", "--drain-seconds", "1"),
         ]

@@ -33,8 +33,9 @@ def report(
         f"connections. A stream has {EVENTS} events, one every {EVENT_SECONDS * 1000:g} ms.",
         "`sternpost` does everything to these prompts that it can: tools are pinned, a clock is moved out of "
         "the prefix, the tail is moved, salted, hinted and metered; `sternpost_unmatched` has a policy for "
-        "another model. Latencies are of whole answers, `added` is the difference to the arm without a "
-        "gateway in the same round, and rates per core are answers per second of a gateway's CPU time. "
+        "another model, and `sternpost_silent` is the first without metrics. Latencies are of whole answers, "
+        "`added` is the difference to the arm without a gateway in the same round, and rates per core are "
+        "answers per second of a gateway's CPU time. "
         "Intervals are bootstrapped over rounds.",
         *(f"`{name}` is not compared: {reason}." for name, reason in missing.items()),
         "## Bounds",

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from bench.common.results import Bound, Row, find_row, row_of
-from bench.gateway.arms import LITELLM, OURS, SMG
+from bench.gateway.arms import LITELLM, OURS, SILENT, SMG
 from bench.gateway.load import Sample
 from bench.gateway.upstream import EVENTS
 from sternpost_gateway.bench.stats import estimate, estimate_paired, mean_ratio, percentile
@@ -31,6 +31,7 @@ BOUNDS: Final = (
     Bound(workload="hop_5k_16", metric="sternpost_rps_per_core", limit=1500, at_most=False),
     Bound(workload="hop_5k_16", metric="rps_ratio_litellm", limit=15, at_most=False),
     Bound(workload="hop_5k_16", metric="rps_ratio_smg", limit=0.25, at_most=False),
+    Bound(workload="hop_5k_16", metric="rps_ratio_sternpost_silent", limit=0.97, at_most=False),
 )
 """What the gateway is to reach, with the whole pipeline at work."""
 
@@ -58,7 +59,7 @@ def summarize(samples: Samples, idle: Mapping[str, float]) -> list[Row]:
 def workload_rows(workload: str, arms: Mapping[str, Sequence[Sample]]) -> list[Row]:
     """Return the figures of one workload."""
     rows = [row for arm, samples in arms.items() for row in _arm_rows(workload, arm, samples, arms[DIRECT])]
-    for peer in (LITELLM, SMG):
+    for peer in (LITELLM, SMG, SILENT):
         if peer in arms and OURS in arms:
             rows.append(_rate_ratio(workload, f"rps_ratio_{peer}", arms[OURS], arms[peer]))
     return rows

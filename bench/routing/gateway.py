@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     settings = Settings(
         policies=Path(policies), engines=tuple(engines), port=int(port), salt_secret=b"benchmark" * 4
     )
-    configure_logging()
+    configure_logging(settings.log_format)
     app = create_app(
         settings,
         clock=SystemClock(),

@@ -74,6 +74,9 @@ ENGINE_PATHS: Final = "/v1/"
 Job = Callable[[], Coroutine[Any, Any, None]]
 """Starts something that runs in the background until it is cancelled."""
 
+MakeMetrics = Callable[[CollectorRegistry], Metrics]
+"""Returns what a gateway counts in, shown by a registry."""
+
 NO_FILES: Final[Mapping[str, WatchedFiles[None]]] = {}
 """Of a gateway without TLS."""
 
@@ -92,6 +95,7 @@ def create_app(
     chance: random.Random,
     lifecycle: Lifecycle,
     tracing: Tracing = NO_TRACING,
+    make_metrics: MakeMetrics = Metrics,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
     files: Mapping[str, WatchedFiles[None]] = NO_FILES,
 ) -> ASGIApp:
@@ -102,7 +106,7 @@ def create_app(
         PolicyError: the policies cannot go live; with every fault.
         OperatingError: the salt secret cannot be read or kept.
     """
-    metrics = Metrics(registry)
+    metrics = make_metrics(registry)
     own_state = _own_state(settings)
     kills = Kills(clock, settings.state, _on_latch(metrics))
     versions = Versions(own_state)

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.synchronize import Event
 from types import FrameType
 from typing import Final
@@ -33,10 +34,11 @@ from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import OperatingError, SternpostError
 from sternpost_core.logs import LogFormat, configure_logs
 from sternpost_gateway.admin import Lifecycle
-from sternpost_gateway.app import create_app
+from sternpost_gateway.app import MakeMetrics, create_app
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
+from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.settings import Settings, Timeouts, Traces
 from sternpost_gateway.tls import Tls, engine_tls, server_tls
 from sternpost_gateway.tracing import NO_TRACING, REQUEST, Tracing
@@ -103,9 +105,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, make_metrics: MakeMetrics = Metrics) -> None:
     """
-    Run the gateway until it is told to stop.
+    Run the gateway until it is told to stop; `make_metrics` returns what its processes count in.
 
     Raises:
         PolicyError: the policies cannot go live.
@@ -113,20 +115,20 @@ def serve(settings: Settings) -> None:
     """
     configure_logging(settings.log_format)
     if settings.workers > 1:
-        supervise(settings, run_worker)
+        supervise(settings, partial(run_worker, make_metrics=make_metrics))
         return
     with open_socket(settings) as listening:
-        uvloop.run(_serve(settings, listening))
+        uvloop.run(_serve(settings, listening, make_metrics))
 
 
-def run_worker(settings: Settings, serves: Event) -> None:
+def run_worker(settings: Settings, serves: Event, make_metrics: MakeMetrics = Metrics) -> None:
     """Run one of several workers, as the whole of its process; `serves` is set when it takes requests."""
     configure_logging(settings.log_format)
     # A terminal's interrupt reaches all processes: the one that started this one tells it to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with bound_socket(settings) as bound:
-            uvloop.run(_serve(settings, bound, serves.set))
+            uvloop.run(_serve(settings, bound, make_metrics, serves.set))
     except SternpostError as error:
         logger.critical("%s", error)
         sys.exit(EXIT_FAILED)
@@ -187,7 +189,10 @@ def configure_logging(log_format: LogFormat) -> None:
 
 
 async def _serve(
-    settings: Settings, listening: socket.socket, on_started: Callable[[], None] = lambda: None
+    settings: Settings,
+    listening: socket.socket,
+    make_metrics: MakeMetrics,
+    on_started: Callable[[], None] = lambda: None,
 ) -> None:
     lifecycle = Lifecycle()
     tls = server_tls(settings.tls) if settings.tls is not None else None
@@ -202,6 +207,7 @@ async def _serve(
         lifecycle=lifecycle,
         tracing=tracing_of(settings.traces),
         files={"engines' TLS": to_engines.files, **({} if tls is None else {"TLS": tls.files})},
+        make_metrics=make_metrics,
     )
     server = Server(
         server_config(app, settings.timeouts, tls),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bench.common.results import Row, find_row
-from bench.gateway.arms import LITELLM, OURS, SMG, pinned
+from bench.gateway.arms import LITELLM, OURS, SILENT, SMG, pinned
 from bench.gateway.bodies import BODIES, LARGE_BYTES, SMALL_BYTES, bodies
 from bench.gateway.load import Cell, Sample, measure, sample_of
 from bench.gateway.report import report
@@ -27,7 +27,7 @@ FAST = replace(SAMPLE, cpu_seconds=0.0, p50=0.0001, p99=0.0002)
 
 def rows_of(ours: Sample, litellm: Sample, smg: Sample) -> list[Row]:
     """Return the figures of a run in which every round went alike."""
-    arms = {DIRECT: FAST, OURS: ours, LITELLM: litellm, SMG: smg}
+    arms = {DIRECT: FAST, OURS: ours, LITELLM: litellm, SMG: smg, SILENT: SAMPLE}
     samples = {arm: [sample] * 3 for arm, sample in arms.items()}
     return summarize({"hop_5k_1": samples, "hop_5k_16": samples}, {OURS: 4096.0})
 
@@ -108,9 +108,9 @@ async def test_missing_generator_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("ours", "expected"),
     [
-        pytest.param(SAMPLE, [True, True, True, True], id="all"),
-        pytest.param(replace(SAMPLE, p50=0.0009), [False, True, True, True], id="too late"),
-        pytest.param(replace(SAMPLE, cpu_seconds=1.0), [True, False, False, False], id="too much"),
+        pytest.param(SAMPLE, [True, True, True, True, True], id="all"),
+        pytest.param(replace(SAMPLE, p50=0.0009), [False, True, True, True, True], id="too late"),
+        pytest.param(replace(SAMPLE, cpu_seconds=1.0), [True, False, False, False, False], id="too much"),
     ],
 )
 def test_bounds_hold_or_not(ours: Sample, expected: list[bool]) -> None:
