@@ -156,6 +156,27 @@ def create_app(
     return _entrance(Pipeline(parts), own, settings.worker)
 
 
+def _routing(
+    settings: Settings,
+    static: Sequence[Engine],
+    tails: Tails,
+    clock: Clock,
+    chance: random.Random,
+    strategies: Callable[[random.Random], Strategies],
+    metrics: Metrics,
+) -> Routing:
+    return make_routing(
+        static,
+        tails,
+        clock,
+        chance,
+        strategies=strategies,
+        cold=settings.cold,
+        budget_share=1.0 / settings.workers,
+        on_outcome=metrics.gated,
+    )
+
+
 def _own(admin: Admin, worker: Worker | None, lifespan: Lifespan[Starlette]) -> Starlette:
     """Return the gateway's own endpoints, whose life is that of the gateway."""
     own = Starlette(routes=[*admin.routes(), *_ui(admin, worker).routes()], lifespan=lifespan)
