@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.errors import PoolMisconfigured
@@ -18,15 +20,17 @@ class Forward:
         self._credentials = settings.credentials
         self._engine_key = settings.engine_key
 
-    async def send(self, composed: Composed, client: Client) -> UpstreamResponse:
+    async def send(self, composed: Composed, client: Client, *, again: bool = False) -> UpstreamResponse:
         """
         Send a request and wait until its answer begins; a body that was not read streams through.
+
+        What is sent `again` goes over a fresh connection: an engine that started anew has closed the others.
 
         Raises:
             PoolMisconfigured: the pool's key is missing; nothing is sent.
             ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
         """
-        return await self._upstream.send(self._request(composed, client))
+        return await self._upstream.send(replace(self._request(composed, client), fresh=again))
 
     def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
         received = composed.planned.identified.received

@@ -286,7 +286,7 @@ class Pipeline:
             self._presume(planned, admitted, landing)
             try:
                 sent_at = parts.clock.monotonic()
-                response = await parts.forward.send(composed, client)
+                response = await parts.forward.send(composed, client, again=len(tried) > 1)
             except UpstreamError as error:
                 landing.close()
                 if client.upload_error is not None:

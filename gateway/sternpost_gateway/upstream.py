@@ -11,7 +11,7 @@ import io
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import aiohttp
 from yarl import URL
@@ -32,12 +32,17 @@ HEADER_BYTES_MAX: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
-    """What goes to an engine; `url` and `headers` are sent as they stand."""
+    """
+    What goes to an engine; `url` and `headers` are sent as they stand.
+
+    `fresh` asks for a connection of its own: one that was kept may have been closed by the engine meanwhile.
+    """
 
     method: str
     url: str
     headers: Sequence[tuple[str, str]]
     body: bytes | AsyncIterator[bytes] | None
+    fresh: bool = False
 
 
 class UpstreamResponse(Protocol):
@@ -91,17 +96,23 @@ class PooledUpstream:
         self._limits = limits
         self._timeouts = timeouts
         self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+        self._kept: aiohttp.ClientSession | None = None
+        self._fresh: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         """Make the pool, which belongs to the running event loop."""
+        self._kept = self._session(keepalive_timeout=self._timeouts.pool_keepalive_seconds)
+        self._fresh = self._session(force_close=True)
+
+    def _session(self, **keeping: Any) -> aiohttp.ClientSession:
+        """Return a client of engines; `keeping` says what becomes of its connections after an exchange."""
         timeouts = self._timeouts
-        self._session = aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 # The gateway's own admission bounds the connections; a second bound would queue unseen.
                 limit=0,
                 ssl=True if self._tls is None else self._tls.context,
-                keepalive_timeout=timeouts.pool_keepalive_seconds,
+                **keeping,
             ),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=timeouts.connect_seconds, sock_read=timeouts.idle_seconds
@@ -116,11 +127,12 @@ class PooledUpstream:
 
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request and wait until the answer begins; raises as `Upstream.send` says."""
-        assert self._session is not None, "the pool is open"
+        session = self._fresh if request.fresh else self._kept
+        assert session is not None, "the pool is open"
         with _mapped():
             try:
                 async with asyncio.timeout(self._timeouts.first_byte_seconds):
-                    response = await self._session.request(
+                    response = await session.request(
                         request.method,
                         URL(request.url, encoded=True),
                         headers=request.headers,
@@ -136,8 +148,9 @@ class PooledUpstream:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        for session in (self._kept, self._fresh):
+            if session is not None:
+                await session.close()
 
 
 class PooledResponse:

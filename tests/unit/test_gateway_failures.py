@@ -202,6 +202,18 @@ async def test_request_is_sent_once_more_to_another_engine(tmp_path: Path) -> No
         assert gateway.metric("sternpost_gateway_retries_total") >= 1
 
 
+async def test_second_attempt_meets_no_old_connection(tmp_path: Path) -> None:
+    """After an engine has started anew all kept connections to it are dead, and no request fails for it."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.server.answers_max = 1
+        for _ in range(3):
+            together = await asyncio.gather(
+                *(gateway.client.post("/v1/chat/completions", json=CHAT) for _ in range(2))
+            )
+
+            assert [200] * 2 == [response.status_code for response in together]
+
+
 async def test_dropped_request_is_sent_once_more(tmp_path: Path) -> None:
     """A connection that ends without a byte of an answer is tried again once, and only once."""
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:

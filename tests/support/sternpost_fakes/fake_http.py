@@ -56,13 +56,15 @@ class FakeServer:
     """
     Serves on a loopback port; `aborts` counts clients that left before the end of their answer.
 
-    A connection without a request for `idle_seconds` is closed, if they are given.
+    A connection without a request for `idle_seconds` is closed, if they are given; one that has had
+    `answers_max` ends at its next request, without an answer, as when a server has started anew.
     """
 
     handler: Handler
     port: int = 0
     host: str = "127.0.0.1"
     idle_seconds: float | None = None
+    answers_max: int | None = None
     tls: ssl.SSLContext | None = None
     seen: list[Seen] = field(default_factory=list)
     aborts: int = 0
@@ -96,22 +98,25 @@ class FakeServer:
         self._tasks.add(task)
         self.connections += 1
         try:
-            while await self._serve_one(reader, writer):
-                pass
+            answers = 0
+            while await self._serve_one(reader, writer, answers):
+                answers += 1
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
             writer.transport.abort()
 
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request; return whether the connection stays."""
+    async def _serve_one(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: int
+    ) -> bool:
+        """Serve one request of a connection that has had some answers; return whether it stays."""
         try:
             async with asyncio.timeout(self.idle_seconds):
                 seen = await read_request(reader)
         except TimeoutError:
             return False
-        if seen is None:
+        if seen is None or answers == self.answers_max:
             return False
         self.seen.append(seen)
         leaving = asyncio.ensure_future(reader.read(1))
