@@ -39,11 +39,12 @@ demo: $(STAMP) ## Show the whole of Sternpost on this machine, on a small model
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.demo $(ARGS)
 
-check: $(STAMP) ## Formatting, lint, types, import rules and layout
+check: $(STAMP) ## Formatting, lint, types, import rules, images and layout
 	@echo "== format";  $(BIN)/ruff format --check . || { echo "run: make lint-fix" >&2; exit 1; }
 	@echo "== lint";    $(BIN)/ruff check --quiet .
 	@echo "== types";   $(BIN)/mypy
 	@echo "== imports"; $(BIN)/lint-imports --no-logo
+	@echo "== images";  $(BIN)/hadolint --failure-threshold style */Containerfile
 	@echo "== layout";  $(PYTEST) -q tests/unit/test_layout.py tests/unit/test_tidy.py
 
 test: check ## check, the tests, and those against the real vLLM, API server, Prometheus and browser
