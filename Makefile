@@ -94,6 +94,10 @@ bench-kill: $(STAMP) ## Time the kill switch by each of its ways, on a real API 
 	@tests/support/apiserver/build.sh >/dev/null
 	@PYTHONPATH=tests/support $(BIN)/python -m bench.kill $(ARGS)
 
+bench-apply: $(STAMP) ## Time policies from kubectl apply until gateways serve by them, on a real API server
+	@tests/support/apiserver/build.sh >/dev/null
+	@PYTHONPATH=tests/support $(BIN)/python -m bench.apply $(ARGS)
+
 bench-gpu: $(STAMP) ## Time the reference engine at the shapes of an 8B model; needs a GPU
 	@$(BIN)/python -m bench.gpu $(ARGS)
 

@@ -90,7 +90,7 @@ class Metrics:
         )
         self.sessions = Counter(
             "sternpost_gateway_sessions_total",
-            "Sessions seen for the first time in a while, or again after a long one.",
+            "Sessions seen for the first time in their arm, or again after a long while.",
             ["policy", "arm"],
             registry=registry,
         )

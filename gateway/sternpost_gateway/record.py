@@ -87,15 +87,20 @@ class Recorder:
         self._metrics.requests.labels(policy, arm, outcome).inc()
 
     def _count_session(self, planned: Planned) -> None:
-        """Count a policy's session when it is new; without a name, its conversation stands for it."""
+        """
+        Count a policy's session when it is new to its arm; without a name, its conversation stands for it.
+
+        A session that a rollout takes over has to be seen among those of the canary.
+        """
         if planned.policy is None:
             return
         session = planned.identified.session or planned.conversation or ""
-        key = f"{planned.policy.full_name} {planned.identified.tenant!r} {session}"
+        arm = arm_label(planned)
+        key = f"{planned.policy.full_name} {arm} {planned.identified.tenant!r} {session}"
         name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
         if self._sessions.get(name) is None:
             self._sessions.put(name, True)
-            self._metrics.sessions.labels(policy_label(planned), arm_label(planned)).inc()
+            self._metrics.sessions.labels(policy_label(planned), arm).inc()
 
     def _record_reuse(self, composed: Composed, policy: str, report: Report | None) -> None:
         wish = composed.planned.wish

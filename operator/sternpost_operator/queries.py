@@ -37,7 +37,21 @@ CUT_AT_LENGTH: Final = ("length",)
 STEP_SECONDS_MIN: Final = 60
 STEP_SECONDS_MAX: Final = 7 * 24 * 3600
 
-_COUNT: Final = "sum by (arm) (increase(sternpost_gateway_requests_total{{policy={policy}{more}}}[{span}]))"
+
+def _grown(counter: str) -> str:
+    """
+    Return by how much a counter's series have grown within the span.
+
+    `increase` sees nothing of a series before its first scrape, and the first failures of a canary may all
+    come before that: a series that was made within the span counts whole.
+    """
+    labels = "{{policy={policy}{more}}}"
+    increase = f"increase({counter}_total{labels}[{{span}}])"
+    whole = f"({counter}_total{labels} and {counter}_created{labels} > time() - {{seconds}})"
+    return f"({whole} > {increase} or {increase} or {whole})"
+
+
+_COUNT: Final = f"sum by (arm) ({_grown('sternpost_gateway_requests')})"
 _ALL: Final = _COUNT.replace("{more}", "")
 
 
@@ -58,7 +72,7 @@ _TOKENS: Final = (
 
 BY_ARM: Final[Mapping[str, str]] = {
     "requests": _ALL,
-    "sessions": "sum by (arm) (increase(sternpost_gateway_sessions_total{{policy={policy}}}[{span}]))",
+    "sessions": f"sum by (arm) ({_grown('sternpost_gateway_sessions')})".replace("{more}", ""),
     "error_share": _share(FAILED),
     "shed_share": _share(SHED),
     "abort_share": _share(LEFT),
@@ -74,13 +88,13 @@ BY_ARM: Final[Mapping[str, str]] = {
 
 
 def _summed(metric: str, more: str = "") -> str:
-    return f"sum(increase(sternpost_gateway_{metric}{{{{policy={{policy}}{more}}}}}[{{step}}]))"
+    return f"sum({_grown(f'sternpost_gateway_{metric}')})".replace("{more}", more)
 
 
 OF_SHADOW: Final[Mapping[str, str]] = {
-    "shadow_samples": _summed("shadow_replays_total", ', outcome="compared"'),
-    "shadow_agreement": f"{_summed('shadow_agreed_tokens_total')} / ({_summed('shadow_tokens_total')} > 0)",
-    "shadow_kl": f"{_summed('shadow_kl_nats_total')} / ({_summed('shadow_tokens_total')} > 0)",
+    "shadow_samples": _summed("shadow_replays", ', outcome="compared"'),
+    "shadow_agreement": f"{_summed('shadow_agreed_tokens')} / ({_summed('shadow_tokens')} > 0)",
+    "shadow_kl": f"{_summed('shadow_kl_nats')} / ({_summed('shadow_tokens')} > 0)",
 }
 """What replays on the exact path say, of all gateways together; the names are those of `Figures`."""
 
@@ -105,16 +119,14 @@ def policy_query(policy: str, spans: Spans) -> str:
     quoted = '"' + policy.replace("\\", "\\\\").replace('"', '\\"') + '"'
     parts = []
     for prefix, seconds in (("", spans.window), ("step_", spans.step)):
-        parts += [
-            _labelled(query.format(policy=quoted, span=f"{seconds}s"), prefix + name)
-            for name, query in BY_ARM.items()
-        ]
-    parts += [
-        _labelled(query.format(policy=quoted, step=f"{spans.step}s"), name)
-        for name, query in OF_SHADOW.items()
-    ]
+        parts += [_labelled(_filled(query, quoted, seconds), prefix + name) for name, query in BY_ARM.items()]
+    parts += [_labelled(_filled(query, quoted, spans.step), name) for name, query in OF_SHADOW.items()]
     parts.append(_labelled(CONFIG_AGE, "config_age"))
     return " or ".join(parts)
+
+
+def _filled(query: str, policy: str, seconds: int) -> str:
+    return query.format(policy=policy, span=f"{seconds}s", seconds=seconds)
 
 
 def read_figures(result: Iterable[Mapping[str, Any]]) -> Figures:

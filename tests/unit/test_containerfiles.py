@@ -46,7 +46,7 @@ def test_every_base_can_be_pinned_by_digest(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
 def test_it_runs_as_nobody_in_particular(file: Path) -> None:
-    """The user is a number, so that Kubernetes can see that it is not root, and nothing runs after it as root."""
+    """The user is a number, which Kubernetes can see is not root, and no step comes after it."""
     stage = last_stage(lines_of(file))
     users = [rest for name, rest in stage if name == "USER"]
     last_run = max((index for index, (name, _) in enumerate(stage) if name == "RUN"), default=0)

@@ -154,7 +154,9 @@ def test_queries_ask_for_metrics_that_gateways_have() -> None:
 
 def sample_names(family: Any) -> set[str]:
     """Return the names of a metric's samples."""
-    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+    suffixes = {"counter": ("_total", "_created"), "histogram": ("_bucket", "_sum", "_count")}.get(
+        family.type, ("",)
+    )
     return {family.name + suffix for suffix in suffixes}
 
 

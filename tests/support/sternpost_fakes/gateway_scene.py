@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -17,6 +17,7 @@ from sternpost_core.policy_match import PolicySet
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.gateway import SUPPORT_POLICY
+from sternpost_gateway.canary import Rollouts
 from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.fleet import Engine, Info, Plugin
@@ -70,6 +71,7 @@ class Scene:
     request_id: str = "id-1"
     raw: bytes | None = None
     takes_later_system: bool = False
+    rollouts: Rollouts = field(default_factory=dict)
 
     def canonicalize(self, pins: ToolPins | None = None, lines: VolatileLines | None = None) -> Canonicalized:
         """Run the stages up to the canonical form."""
@@ -85,7 +87,7 @@ class Scene:
         )
         chosen = (self.policy or policy(),)
         kills = KillTable(levels={chosen[0].full_name: self.level}, epochs={chosen[0].full_name: 7})
-        identified = identify(received, PolicySet(chosen), kills)
+        identified = identify(received, PolicySet(chosen), kills, self.rollouts)
         # What has remembered nothing yet is empty, and so would count as none.
         lines = VolatileLines() if lines is None else lines
         return canonicalize(identified, pins or ToolPins(), lines, takes_later_system=self.takes_later_system)

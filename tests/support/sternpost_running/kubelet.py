@@ -41,6 +41,8 @@ class FakeKubelet:
 
     cluster: Cluster
     programs: Programs
+    by_namespace: dict[str, Programs] = field(default_factory=dict)
+    """In these namespaces pods run other programs."""
     pods: dict[str, FakePod] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     _addresses: int = 0
@@ -96,7 +98,8 @@ class FakeKubelet:
     def _start(self, pod: Pod) -> FakePod:
         self._addresses = self._addresses % PODS_MAX + 1
         address = f"127.1.0.{self._addresses}"
-        command = self.programs(pod, address)
+        programs = self.by_namespace.get(pod["metadata"]["namespace"], self.programs)
+        command = programs(pod, address)
         if command is None:
             return FakePod(address, None)
         container = pod["spec"]["containers"][0]

@@ -39,6 +39,43 @@ CEL_MINOR: Final = 25
 PR_SET_PDEATHSIG: Final = 1
 
 
+@dataclass(slots=True)
+class ServerProcess:
+    """A program that can be started again, with the same flags; its log is in `folder`."""
+
+    program: Path
+    flags: Sequence[str]
+    folder: Path
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        with (self.folder / f"{self.program.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.program), *self.flags],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+
+    def end(self) -> None:
+        """End it, by force where it must be."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        self.process.kill()
+        self.process.wait(END_SECONDS_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A running control plane; `folder` holds its logs and a kubeconfig for each user."""
@@ -48,8 +85,8 @@ class Cluster:
     minor: int
     api: httpx.Client = field(repr=False)
     """Speaks as the administrator."""
-    server: subprocess.Popen[bytes] = field(repr=False)
-    """The API server's process."""
+    server: ServerProcess = field(repr=False)
+    """The API server, which a test may freeze and take away."""
 
     @property
     def has_cel(self) -> bool:
@@ -124,11 +161,21 @@ class Cluster:
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         """Have the API server keep all its connections, and answer nothing, for the length of a block."""
-        self.server.send_signal(signal.SIGSTOP)
+        self.server.process.send_signal(signal.SIGSTOP)
         try:
             yield
         finally:
-            self.server.send_signal(signal.SIGCONT)
+            self.server.process.send_signal(signal.SIGCONT)
+            self.wait(lambda: _is_ready(self.api), "the API server is ready again")
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """Have no API server for the length of a block; it ends without a warning, and keeps all objects."""
+        self.server.kill()
+        try:
+            yield
+        finally:
+            self.server.start()
             self.wait(lambda: _is_ready(self.api), "the API server is ready again")
 
     def wait(self, holds: Callable[[], object], what: str, seconds_max: float = READY_SECONDS_MAX) -> None:
@@ -161,18 +208,18 @@ def running_cluster(binaries: Path, folder: Path) -> Iterator[Cluster]:
     """Run a control plane, its files in `folder`, and end it."""
     etcd, peer, secure, manager = free_ports(4)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_process(binaries / "etcd", _etcd_flags(folder, etcd, peer), folder))
+        stack.enter_context(_running(binaries / "etcd", _etcd_flags(folder, etcd, peer), folder))
         _write_credentials(folder, secure)
         minor = _minor(binaries)
         server = stack.enter_context(
-            _process(binaries / "kube-apiserver", _api_flags(folder, etcd, secure), folder)
+            _running(binaries / "kube-apiserver", _api_flags(folder, etcd, secure), folder)
         )
         url = f"https://127.0.0.1:{secure}"
         client = httpx.Client(base_url=url, headers=_bearer(ADMIN), verify=False, trust_env=False, timeout=30)
         stack.enter_context(client)
         wait_for(lambda: _is_ready(client), "the API server is ready")
         flags = _manager_flags(folder, manager, minor)
-        stack.enter_context(_process(binaries / "kube-controller-manager", flags, folder))
+        stack.enter_context(_running(binaries / "kube-controller-manager", flags, folder))
         yield Cluster(url, folder, minor, client, server)
 
 
@@ -186,20 +233,12 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def _process(program: Path, flags: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / f"{program.name}.log").open("ab") as log:
-        process = subprocess.Popen(
-            [str(program), *flags], cwd=folder, stdout=log, stderr=log, preexec_fn=die_with_parent
-        )
+def _running(program: Path, flags: Sequence[str], folder: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(program, flags, folder)
     try:
-        yield process
+        yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(END_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(END_SECONDS_MAX)
+        server.end()
 
 
 def program_environment() -> dict[str, str]:
