@@ -117,6 +117,30 @@ def chat(model: str, question: str, session: str, tenant: str = "acme") -> dict[
     return {"model": model, "messages": messages, "extra_headers": headers}
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An answer: what its engine says that it has reused, and its headers."""
+
+    report: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+    @property
+    def reason(self) -> str:
+        """Why the tail was reused, or was not; empty where the engine does not say."""
+        return str(self.report.get("reason", ""))
+
+
+def ask(url: str, model: str, *, tenant: str = "acme", **more: Any) -> Asked:
+    """Chat through a gateway, in a session of its own; `more` goes to OpenAI's client."""
+    with openai.OpenAI(api_key="none", base_url=f"{url}/v1", max_retries=0) as client:
+        raw = client.chat.completions.with_raw_response.create(
+            **chat(model, "where to?", "one", tenant), **more
+        )
+    usage = raw.parse().usage
+    details = usage.prompt_tokens_details if usage else None
+    return Asked((details.model_extra or {}).get("sternpost", {}) if details else {}, raw.headers)
+
+
 @contextmanager
 def running_load(find: Callable[[], Sequence[str]], *streams: Stream) -> Iterator[ChatLoad]:
     """Let users chat for the length of a block."""

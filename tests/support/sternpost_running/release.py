@@ -13,7 +13,7 @@ import helm_python as helm
 import httpx
 
 from sternpost_running.chart_pods import ChartPods, ready_addresses
-from sternpost_running.kubelet import FakeKubelet
+from sternpost_running.kubelet import FakeKubelet, Programs
 from sternpost_running.kubernetes import Cluster
 
 CHART: Final = Path(__file__).parents[3] / "charts" / "sternpost"
@@ -32,6 +32,7 @@ class Release:
     namespace: str
     helm: helm.Config = field(repr=False)
     client: httpx.Client = field(repr=False)
+    _admin_token: str = field(repr=False)
 
     def gateways(self) -> Sequence[str]:
         """Return the base URLs of the gateways that are ready."""
@@ -65,17 +66,16 @@ class Release:
 
     def levels(self, policy: str) -> list[str | None]:
         """Return the kill level of a policy at each gateway."""
-        headers = {"authorization": f"Bearer {self._admin_token()}"}
-        urls = [f"{url}/sternpost/v1/kill" for url in self.gateways()]
+        headers, urls = self.admin_headers(), [f"{url}/sternpost/v1/kill" for url in self.gateways()]
         return [self.client.get(url, headers=headers).json()["policies"].get(policy) for url in urls]
+
+    def admin_headers(self) -> dict[str, str]:
+        """Return the headers of who may kill: the token of the chart's own secret."""
+        return {"authorization": f"Bearer {self._admin_token}"}
 
     def wait_until_it_runs(self) -> None:
         """Wait until all pods of the newest revision are ready, and no others are left."""
         self.cluster.wait(lambda: all(map(self._is_complete, COMPONENTS)), f"{self.namespace} runs")
-
-    def _admin_token(self) -> str:
-        secret = self.cluster.get(f"/api/v1/namespaces/{self.namespace}/secrets/{NAME}-gateway")
-        return base64.b64decode(secret["data"]["token"]).decode()
 
     def _are_others(self, component: str, gone: set[str]) -> bool:
         pods = {pod["metadata"]["uid"] for pod in self.pods(component)}
@@ -90,6 +90,11 @@ class Release:
         return is_seen and all(count == wanted for count in counts)
 
 
+def _token_of(cluster: Cluster, namespace: str) -> str:
+    secret = cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{NAME}-gateway")
+    return base64.b64decode(secret["data"]["token"]).decode()
+
+
 def _is_of(pod: Mapping[str, Any], component: str) -> bool:
     labels: Mapping[str, str] = pod["metadata"].get("labels", {})
     return labels.get("app.kubernetes.io/component") == component
@@ -97,18 +102,24 @@ def _is_of(pod: Mapping[str, Any], component: str) -> bool:
 
 @contextmanager
 def running_release(
-    cluster: Cluster, kubelet: FakeKubelet, folder: Path, namespace: str, chart: Path = CHART
+    cluster: Cluster,
+    kubelet: FakeKubelet,
+    folder: Path,
+    namespace: str,
+    chart: Path = CHART,
+    engines: Programs | None = None,
 ) -> Iterator[Release]:
     """
     Install a chart into a new namespace, and take it away after the block.
 
-    Its gateways are ready once there is an engine for them.
+    Its gateways are ready once there is an engine for them. `engines` says what runs for pods that are not
+    the chart's; left out, what the kubelet runs for others.
     """
     pods = ChartPods(cluster, folder)
 
     def program(pod: Mapping[str, Any], address: str) -> Sequence[str] | None:
         is_chart = pod["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by") == "Helm"
-        return pods.program(pod, address) if is_chart else kubelet.programs(pod, address)
+        return pods.program(pod, address) if is_chart else (engines or kubelet.programs)(pod, address)
 
     cluster.namespace(namespace)
     kubelet.by_namespace[namespace] = program
@@ -117,7 +128,7 @@ def running_release(
     )
     with connection as config, httpx.Client(trust_env=False, timeout=10) as client:
         config.install(helm.Chart.load(chart), NAME, dict(VALUES))
-        release = Release(cluster, kubelet, namespace, config, client)
+        release = Release(cluster, kubelet, namespace, config, client, _token_of(cluster, namespace))
         try:
             yield release
         finally:
