@@ -22,9 +22,9 @@ from typing import Any, Final
 import httpx
 
 from bench.common.results import Bound, Row, find_row, write_results
-from bench.demo.machine import describe_machine
-from bench.demo.stats import percentile
 from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_gateway.bench.machine import describe_machine
+from sternpost_gateway.bench.stats import percentile
 from sternpost_running.gateway import GatewayProcess, running_gateways
 from sternpost_running.kubernetes import Cluster, find_binaries, running_cluster
 

@@ -29,6 +29,9 @@ CHART = Path(__file__).parents[2] / "charts" / "sternpost"
 ARRIVAL_SECONDS_MAX = 3.0
 """Within which a change must have arrived; the goal is one second, and this machine is shared."""
 
+GHOST_SECONDS_MAX = 30.0
+"""For so long a pod that is gone may be known after an outage."""
+
 DEAD_WATCH_SECONDS_MAX = 8.0
 """Within which a change must have arrived over a dead watch; the goal is seven seconds."""
 
@@ -264,10 +267,39 @@ def test_the_pods_of_a_pool_are_its_engines(
     cluster: Cluster, namespace: str, gateways: list[GatewayProcess]
 ) -> None:
     """A pod that becomes ready gets requests, and one that is deleted gets none."""
+    with engine() as port:
+        serve_by_a_pod(cluster, namespace, port)
+        wait_for(lambda: all(gateway.details().get("ready") for gateway in gateways), "the engine is ready")
+        answers = [chat(gateway, namespace) for gateway in gateways]
+        delete_the_pod(cluster, namespace)
+        wait_for(lambda: have_no_engine(gateways), "the engine is gone", ARRIVAL_SECONDS_MAX)
+
+    assert [200, 200] == [answer.status_code for answer in answers]
+    assert {f"{namespace}/support"} == {answer.headers["x-sternpost-policy"] for answer in answers}
+    assert [503, 503] == [chat(gateway, namespace).status_code for gateway in gateways]
+
+
+def test_a_pod_that_goes_in_an_outage_is_no_ghost(
+    cluster: Cluster, namespace: str, gateways: list[GatewayProcess], box: Box
+) -> None:
+    """The watch never says that it went; the list afterwards does not have it."""
+    with engine() as port:
+        serve_by_a_pod(cluster, namespace, port)
+        wait_for(lambda: all(gateway.details().get("ready") for gateway in gateways), "the engine is ready")
+        box.close()
+        delete_the_pod(cluster, namespace)
+        assert not have_no_engine(gateways), "in the outage the pods that are known are used on"
+        box.reopen()
+        wait_for(lambda: have_no_engine(gateways), "no ghost is left", GHOST_SECONDS_MAX)
+
+
+def serve_by_a_pod(cluster: Cluster, namespace: str, port: int) -> None:
+    """Apply a pool, its policy, and a ready pod at this machine's own address."""
     pool = {
         "apiVersion": "sternpost.dev/v1alpha1",
         "kind": "EnginePool",
         "metadata": {"name": "tiny", "namespace": namespace},
+        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "port": port},
     }
     pod = {
         "apiVersion": "v1",
@@ -276,26 +308,21 @@ def test_the_pods_of_a_pool_are_its_engines(
         "spec": {"nodeName": "by-hand", "containers": [{"name": "vllm", "image": "vllm"}]},
     }
     status = {"podIP": "127.0.0.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    with engine() as port:
-        spec = {"selector": {"matchLabels": {"app": "vllm"}}, "port": port}
-        cluster.apply({**pool, "spec": spec}, policy(namespace), pod)
-        path = f"/api/v1/namespaces/{namespace}/pods/vllm-0/status"
-        patched = cluster.api.patch(
-            path, json={"status": status}, headers={"content-type": "application/merge-patch+json"}
-        )
-        assert patched.is_success, patched.text
-        wait_for(lambda: all(gateway.details().get("ready") for gateway in gateways), "the engine is ready")
-        answers = [chat(gateway, namespace) for gateway in gateways]
-        cluster.kubectl("delete", "-n", namespace, "pod", "vllm-0", "--force", "--grace-period=0")
-        wait_for(
-            lambda: all(gateway.details().get("engines") == [] for gateway in gateways),
-            "the engine is gone",
-            ARRIVAL_SECONDS_MAX,
-        )
+    cluster.apply(pool, policy(namespace), pod)
+    path = f"/api/v1/namespaces/{namespace}/pods/vllm-0/status"
+    merge = {"content-type": "application/merge-patch+json"}
+    patched = cluster.api.patch(path, json={"status": status}, headers=merge)
+    assert patched.is_success, patched.text
 
-    assert [200, 200] == [answer.status_code for answer in answers]
-    assert {f"{namespace}/support"} == {answer.headers["x-sternpost-policy"] for answer in answers}
-    assert [503, 503] == [chat(gateway, namespace).status_code for gateway in gateways]
+
+def delete_the_pod(cluster: Cluster, namespace: str) -> None:
+    """Delete the pod at once."""
+    cluster.kubectl("delete", "-n", namespace, "pod", "vllm-0", "--force", "--grace-period=0")
+
+
+def have_no_engine(gateways: list[GatewayProcess]) -> bool:
+    """Say whether no gateway has any engine."""
+    return all(gateway.details().get("engines") == [] for gateway in gateways)
 
 
 def chat(gateway: GatewayProcess, model: str) -> httpx.Response:

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sternpost_operator.permissions import policy_rules
+from sternpost_running.box import running_box
 from sternpost_running.custom_resources import Resources, is_ready
 from sternpost_running.kubelet import FakeKubelet
 from sternpost_running.kubernetes import Cluster
@@ -105,3 +107,27 @@ def test_operator_outlives_a_server_that_hangs(
         resources.policy()
         resources.wait_for("CachePolicy", "policy", has_weight(1), "the canary starts", RECOVERY_SECONDS_MAX)
         assert operator.process.poll() is None
+
+
+@pytest.mark.slow
+def test_operator_finds_out_what_a_dead_watch_kept_from_it(
+    resources: Resources, cluster: Cluster, kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    """Packets are dropped, connections stay open: the next list, or the end of the silence, brings it."""
+    with running_box(cluster.url) as box:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(cluster.kubeconfig().read_text().replace(cluster.url, box.url))
+        with running_operator(cluster, name="deaf", kubeconfig=kubeconfig):
+            resources.pool(replicas=1)
+            resources.policy("gone")
+            resources.wait_for("CachePolicy", "gone", has_weight(1), "the canary starts")
+            box.silence()
+            cluster.kubectl("delete", "-n", resources.namespace, "cachepolicy", "gone")
+            resources.policy("gone", killLevel="NoSuffixReads")
+            resources.wait_for(
+                "CachePolicy",
+                "gone",
+                lambda status: status.get("phase") == "Killed",
+                "the news are found out",
+                RECOVERY_SECONDS_MAX,
+            )

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, start_http_server
 
 from sternpost_core.rollout import BUCKETS, bucket_of
 from sternpost_running.chart_pods import account_token
@@ -82,16 +82,20 @@ def resources(release: Release) -> Resources:
 
 @pytest.fixture(scope="module")
 def shadow_page() -> Iterator[str]:
-    """Serve what a gateway says whose replays of the policy `odd` differ; return its address."""
+    """Serve what a gateway says half of whose replayed tokens differ; return its address."""
     registry = CollectorRegistry()
     labels = {"policy": f"{NAMESPACE}/odd"}
-    replays = Counter("sternpost_gateway_shadow_replays", "Replays.", list(labels), registry=registry)
-    agreement = Gauge(
-        "sternpost_gateway_shadow_agreement_ratio", "Agreement.", list(labels), registry=registry
+    replays, tokens, agreed = (
+        Counter(f"sternpost_gateway_shadow_{name}", "As gateways count it.", names, registry=registry)
+        for name, names in (
+            ("replays", ["policy", "outcome"]),
+            ("tokens", ["policy"]),
+            ("agreed_tokens", ["policy"]),
+        )
     )
-    agreement.labels(**labels).set(0.5)
-    total = replays.labels(**labels)
-    agreement.labels(**labels).set_function(lambda: _grow(total, by=100))
+    replays.labels(**labels, outcome="compared").inc(250)
+    tokens.labels(**labels).inc(8000)
+    agreed.labels(**labels).inc(4000)
     (port,) = free_ports(1)
     server, thread = start_http_server(port, "127.0.0.1", registry=registry)
     try:
@@ -100,12 +104,6 @@ def shadow_page() -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-def _grow(total: Counter, by: int) -> float:
-    """Count more replays with each scrape, and return their agreement."""
-    total.inc(by)
-    return 0.5
 
 
 @pytest.fixture(scope="module")

@@ -59,9 +59,13 @@ class RunningOperator:
 
 @contextlib.contextmanager
 def running_operator(
-    cluster: Cluster, *flags: str, name: str = "operator", user: str = "admin"
+    cluster: Cluster,
+    *flags: str,
+    name: str = "operator",
+    user: str = "admin",
+    kubeconfig: Path | None = None,
 ) -> Iterator[RunningOperator]:
-    """Run an operator as a user, and end it by SIGTERM."""
+    """Run an operator as a user, or by a kubeconfig of the test's own, and end it by SIGTERM."""
     health, metrics = free_ports(2)
     log = cluster.folder / f"{name}.log"
     command = [
@@ -70,7 +74,7 @@ def running_operator(
         "sternpost_core",
         "operator",
         "--kubeconfig",
-        str(cluster.kubeconfig(user)),
+        str(kubeconfig or cluster.kubeconfig(user)),
     ]
     command += ["--health-port", str(health), "--metrics-port", str(metrics), *flags]
     with log.open("ab") as file:
