@@ -43,6 +43,7 @@ from sternpost_gateway.kill_signals import kill_signals
 from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.model_list import ModelList
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
@@ -139,6 +140,7 @@ def create_app(
         tails=tails,
         trips=trips,
         builder=builder,
+        models=ModelList(api, routing.fleet),
         warmer=Warmer(tails, builder, routing.fleet),
         verdicts=verdicts,
         shadow=ShadowSampler(

@@ -53,6 +53,7 @@ class Client:
         self._timeouts = timeouts
         self._clock = clock
         self._body_read = asyncio.Event()
+        self._peeked: list[Message] = []
         self.gone = False
         self.upload_error: ClientGone | TooSlow | None = None
 
@@ -111,6 +112,21 @@ class Client:
         earned = self._timeouts.body_grace_seconds + size / self._limits.body_rate_bytes
         return max(0.0, started + earned - self._clock.monotonic())
 
+    async def peek(self, bytes_max: int) -> bytes:
+        """
+        Return the first bytes of the body, about `bytes_max` at most; they are still to be streamed.
+
+        Raises:
+            TooSlow, ClientGone: as `read_body` says.
+        """
+        started, size, more = self._clock.monotonic(), 0, True
+        while more and size < bytes_max:
+            message = await self._next(self._deadline_seconds(started, size))
+            self._peeked.append(message)
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
+        return b"".join(message.get("body", b"") for message in self._peeked)
+
     async def stream_body(self) -> AsyncIterator[bytes]:
         """
         Yield the body as it arrives, unbounded, because nothing is kept of it.
@@ -120,7 +136,7 @@ class Client:
         more = True
         while more:
             try:
-                message = await self._next()
+                message = self._peeked.pop(0) if self._peeked else await self._next()
             except (ClientGone, TooSlow) as error:
                 self.upload_error = error
                 raise

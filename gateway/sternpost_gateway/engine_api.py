@@ -79,12 +79,21 @@ class EngineApi:
         Raises:
             ControlFailed: no understandable answer.
         """
+        names = (item.get("id") for item in await self.model_objects(engine))
+        return frozenset(name for name in names if isinstance(name, str))
+
+    async def model_objects(self, engine: Engine) -> tuple[Mapping[str, Any], ...]:
+        """
+        Return what an engine says about each model that it serves.
+
+        Raises:
+            ControlFailed: no understandable answer.
+        """
         response = await self._call("GET", engine, "/v1/models", None, self._timeouts.probe_seconds)
         data = _object(response).get("data")
         if not response.is_success or not isinstance(data, list):
             raise ControlFailed(f"{engine.url}/v1/models answered with status {response.status_code}")
-        names = (item.get("id") for item in data[:MODELS_MAX] if isinstance(item, Mapping))
-        return frozenset(name for name in names if isinstance(name, str))
+        return tuple(item for item in data[:MODELS_MAX] if isinstance(item, Mapping))
 
     async def tokenize(self, engine: Engine, body: bytes) -> tuple[int, ...]:
         """

@@ -8,6 +8,7 @@ The errors that the gateway answers itself, as one tree, and their one mapping t
         ├── Unauthorized           the client's key or token is missing, wrong or too old
         ├── Forbidden              the admin token is missing or wrong
         ├── NotFound               no such path, or the admin interface is not configured
+        ├── ModelNotFound          no engine serves the model
         ├── TooLarge               the body is over the limit
         ├── TooSlow                the body arrives too slowly
         ├── Overloaded             in-flight requests are at the limit
@@ -53,6 +54,10 @@ class Forbidden(GatewayError):
 
 class NotFound(GatewayError):
     """No such path, or the admin interface is not configured."""
+
+
+class ModelNotFound(GatewayError):
+    """No engine serves the model."""
 
 
 class TooLarge(GatewayError):
@@ -126,6 +131,7 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     Unauthorized: Meaning(401, "invalid_request_error", "invalid_api_key"),
     Forbidden: Meaning(403, "permission_error", "forbidden"),
     NotFound: Meaning(404, "invalid_request_error", "not_found"),
+    ModelNotFound: Meaning(404, "invalid_request_error", "model_not_found"),
     TooSlow: Meaning(408, "invalid_request_error", "request_too_slow"),
     TooLarge: Meaning(413, "invalid_request_error", "request_too_large"),
     Overloaded: Meaning(429, "rate_limit_error", "gateway_overloaded"),
@@ -174,10 +180,17 @@ def error_object(error: Exception) -> bytes:
     detail = {
         "message": str(error) if known else INTERNAL_MESSAGE,
         "type": meaning.type,
-        "param": error.faults[0].path if isinstance(error, BodyError) and error.faults else None,
+        "param": _param(error),
         "code": meaning.code,
     }
     return json.dumps({"error": detail}).encode()
+
+
+def _param(error: Exception) -> str | None:
+    """Return the member of the body that an error is about, if it is about one."""
+    if isinstance(error, ModelNotFound):
+        return "model"
+    return error.faults[0].path if isinstance(error, BodyError) and error.faults else None
 
 
 def answer_of(error: Exception) -> Answer:

@@ -160,6 +160,11 @@ class Fleet:
         """Return what is believed about the engines that may get requests."""
         return tuple(view for view in self.views() if view.ready)
 
+    def serves_several(self) -> bool:
+        """Say whether ready engines are known to serve different models."""
+        kinds = {record.info.models for record in self._records.values() if record.ready}
+        return len(kinds - {frozenset()}) > 1
+
     def info(self, engine: Engine) -> Info:
         """Return what the engine said about itself last."""
         return self._record(engine).info

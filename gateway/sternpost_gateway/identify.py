@@ -61,7 +61,7 @@ def identify(
     """Name model, policy, tenant, session and kill level; of an unread request, the level only."""
     document = received.document
     if document is None:
-        return Identified(received=received, level=kills.everyone)
+        return Identified(received=received, model=received.model, level=kills.everyone)
     headers = as_mapping(received.headers)
     model = text_member(document, "model")
     policy = policies.select_for(headers, model, received.caller)

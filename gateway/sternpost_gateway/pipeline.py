@@ -51,6 +51,8 @@ from sternpost_gateway.headers import BATCH_HEADER, as_mapping, request_id_of
 from sternpost_gateway.identify import Identified, identify
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import NO_POLICY, Metrics
+from sternpost_gateway.model_list import ModelList
+from sternpost_gateway.model_name import MODELS_PATH
 from sternpost_gateway.observe import Observer
 from sternpost_gateway.pings import pinging
 from sternpost_gateway.plan import IsDemoted, Planned, depends_on_template, nothing_demoted, plan
@@ -106,6 +108,7 @@ class Parts:
     tails: Tails
     trips: Trips
     builder: TailBuilder
+    models: ModelList
     warmer: Warmer
     verdicts: Verdicts
     shadow: ShadowSampler
@@ -172,15 +175,28 @@ class Pipeline:
         parts = self._parts
         arrived = parts.clock.monotonic()
         caller = await parts.callers.identify(client.headers, certified=client.certified)
-        inspect = is_inspected(client) and parts.kills().everyone is not KillLevel.PLAIN_PROXY
+        reads = parts.kills().everyone is not KillLevel.PLAIN_PROXY
+        by_model = reads and parts.fleet.serves_several()
+        inspect = reads and is_inspected(client)
         with parts.admission.request(), ExitStack() as stack:
+            if by_model and client.method == "GET" and client.path == MODELS_PATH:
+                await self._list_models(client, request_id)
+                return
             if inspect:
                 stack.enter_context(parts.admission.body(self._body_bytes(client)))
-            received = await receive(client, request_id, arrived, caller, inspect=inspect, trace=trace)
+            received = await receive(
+                client, request_id, arrived, caller, inspect=inspect, by_model=by_model, trace=trace
+            )
             trace.event(Stage.RECEIVED)
             planned = self._decide(received)
             tell_decided(planned)
             await self._exchange(client, planned)
+
+    async def _list_models(self, client: Client, request_id: str) -> None:
+        client.expect_no_body()
+        answer = await client.run_until_gone(self._parts.models.answer())
+        self._recorder.refused(NO_POLICY, answer.code)
+        await client.answer(answer, request_id)
 
     def _body_bytes(self, client: Client) -> int:
         declared = client.check_framing()

@@ -13,6 +13,7 @@ from sternpost_core.jsonspan import Document, scan
 from sternpost_core.policy_match import Caller
 from sternpost_gateway.client import BODY_METHODS, Client
 from sternpost_gateway.headers import Headers
+from sternpost_gateway.model_name import HEAD_BYTES_MAX, model_in, model_of_path
 from sternpost_gateway.tracing import NO_TRACE, Trace
 
 CHAT_PATH: Final = "/v1/chat/completions"
@@ -39,6 +40,8 @@ class Received:
     arrived: float
     has_body: bool
     document: Document | None = None
+    model: str | None = None
+    """The model of a request whose body is not read, where engines serve different ones."""
     caller: Caller | None = None
     """Who has proved to send it; None where nobody has to."""
     trace: Trace = NO_TRACE
@@ -56,10 +59,11 @@ async def receive(
     caller: Caller | None = None,
     *,
     inspect: bool,
+    by_model: bool = False,
     trace: Trace = NO_TRACE,
 ) -> Received:
     """
-    Take a request in; with `inspect`, read and check its body.
+    Take a request in; with `inspect`, read and check its body; with `by_model`, find out its model without.
 
     Raises:
         BadRequest, TooLarge, TooSlow, ClientGone: as `Client.read_body` says.
@@ -70,6 +74,7 @@ async def receive(
     has_body = document is None and _has_body(client)
     if document is None and not has_body:
         client.expect_no_body()
+    model = await _model(client, has_body=has_body) if by_model and document is None else None
     return Received(
         method=client.method,
         path=client.path,
@@ -79,9 +84,17 @@ async def receive(
         arrived=arrived,
         has_body=has_body,
         document=document,
+        model=model,
         caller=caller,
         trace=trace,
     )
+
+
+async def _model(client: Client, *, has_body: bool) -> str | None:
+    if not has_body:
+        return model_of_path(client.path)
+    kinds = (value for name, value in client.headers if name == b"content-type")
+    return model_in(next(kinds, b""), await client.peek(HEAD_BYTES_MAX))
 
 
 def _has_body(client: Client) -> bool:

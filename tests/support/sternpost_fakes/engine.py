@@ -46,13 +46,15 @@ class FakeEngine:
     """
     One engine; `words` are what it answers with, one event each, unless `deltas` are given.
 
-    `plugin` False makes it an engine without the plugin, `supported` False one that the plugin refuses.
+    With `models` it says that it serves these. `plugin` False makes it an engine without the plugin,
+    `supported` False one that the plugin refuses.
     """
 
     words: tuple[str, ...] = ("ship", "ahoy", "sailor")
     deltas: tuple[dict[str, Any], ...] = ()
     delay_seconds: float = 0.0
     first_delay_seconds: float = 0.0
+    models: tuple[str, ...] = ()
     plugin: bool = True
     supported: bool = True
     batch: str = "batch-1"
@@ -104,6 +106,9 @@ class FakeEngine:
             return self._info()
         if path == "/tokenize":
             return self._tokenize(json.loads(seen.body))
+        if path == "/v1/models" and self.models:
+            listed = [{"id": name, "object": "model", "owned_by": self.batch} for name in self.models]
+            return Reply(pieces=(json.dumps({"object": "list", "data": listed}).encode(),))
         await self._misbehave()
         if self.faults.reply is not None:
             return self.faults.reply

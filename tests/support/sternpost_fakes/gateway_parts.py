@@ -21,6 +21,7 @@ from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.model_list import ModelList
 from sternpost_gateway.pipeline import Parts
 from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
@@ -142,6 +143,7 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
         tails=tails,
         trips=Trips(clock, None),
         builder=builder,
+        models=ModelList(api, routing.fleet),
         warmer=Warmer(tails, builder, routing.fleet),
         verdicts=verdicts,
         shadow=ShadowSampler(
