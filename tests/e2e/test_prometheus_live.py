@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import json
 import math
-import re
 import statistics
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -18,13 +16,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from charts.dashboards import DASHBOARDS
-from charts.make_dashboards import PRICES
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.exposition import running_exposition
 from sternpost_fakes.gateway_process import gateway_process
 from sternpost_fakes.rules import rule_groups, rules
 from sternpost_gateway.metrics import FIRST_TOKEN_BUCKETS
+from sternpost_running.monitored import Streamed, panel_queries, stream_chat
 from sternpost_running.prometheus import Prometheus, Target, running_prometheus
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(300)]
@@ -47,6 +44,9 @@ AT_ONCE: Final = 8
 FIRST_SECONDS: Final = 0.6
 """Of the engine; long beside what a busy machine adds."""
 
+REPLAYS: Final = "sternpost_gateway_shadow_"
+"""What gateways count of replays, which need a quiet minute; it is made up, with the figures of engines."""
+
 READY_SECONDS_MAX: Final = 20.0
 ROUND_SECONDS: Final = 3.0
 """Between two rounds of traffic: several scrapes."""
@@ -58,11 +58,10 @@ SENT: Final = "sum(sternpost_gateway_requests_total)"
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Prometheus after the traffic, and what the client saw of it: seconds and tokens of each request."""
+    """Prometheus after the traffic, and what the client saw of it."""
 
     prometheus: Prometheus
-    first_token_seconds: tuple[float, ...]
-    prompt_tokens: tuple[int, ...]
+    streams: list[Streamed]
 
 
 @pytest.fixture(scope="module")
@@ -84,18 +83,18 @@ async def _observe(folder: Path) -> AsyncGenerator[Observed, None]:
     engine = FakeEngine(first_delay_seconds=FIRST_SECONDS, delay_seconds=0.01)
     async with running_engine(engine), gateway_process(folder, engine.url) as (_, url):
         gateway = Target(urlsplit(url).netloc, {"namespace": "serving"})
-        with running_exposition("engine", "operator") as other:
+        with running_exposition("engine", "operator", also=REPLAYS) as other:
             engines = Target(other, {"namespace": "models", "sternpost_dev_pool": "models/qwen"})
             with running_prometheus(folder, rule_groups(), [gateway, engines]) as prometheus:
                 asked = await _ask_all(url)
                 await _settle(prometheus, REQUESTS)
-                yield Observed(prometheus, *(tuple(column) for column in zip(*asked, strict=True)))
+                yield Observed(prometheus, asked)
 
 
-async def _ask_all(url: str) -> list[tuple[float, int]]:
+async def _ask_all(url: str) -> list[Streamed]:
     at_once = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(client: httpx.AsyncClient, number: int) -> tuple[float, int]:
+    async def ask(client: httpx.AsyncClient, number: int) -> Streamed:
         async with at_once:
             return await _ask(client, number)
 
@@ -112,28 +111,18 @@ async def _ask_all(url: str) -> list[tuple[float, int]]:
         return asked
 
 
-async def _ask(client: httpx.AsyncClient, number: int) -> tuple[float, int]:
-    """Stream one answer; return the seconds to its first byte, and the tokens of its prompt."""
+async def _ask(client: httpx.AsyncClient, number: int) -> Streamed:
     # One prefix in ten differs, as one with a clock in it does.
     prefix = "You are a porter." if number % 10 else f"You are a porter. It is 12:{number}:00."
     body = {
         "model": "qwen",
-        "stream": True,
-        "stream_options": {"include_usage": True},
         "messages": [
             {"role": "system", "content": prefix},
             {"role": "user", "content": f"Where is door {number}?"},
             {"role": "system", "content": TAIL},
         ],
     }
-    began, first, usage = time.monotonic(), math.nan, 0
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200
-        async for line in response.aiter_lines():
-            first = time.monotonic() - began if math.isnan(first) else first
-            if '"usage"' in line:
-                usage = json.loads(line.removeprefix("data: "))["usage"]["prompt_tokens"]
-    return first, usage
+    return await stream_chat(client, body)
 
 
 async def _settle(prometheus: Prometheus, count: int) -> None:
@@ -146,18 +135,13 @@ async def _settle(prometheus: Prometheus, count: int) -> None:
     await asyncio.sleep(3)
 
 
-PANELS: Final = [
-    pytest.param(_query.text, id=f"{_dashboard.name}: {_panel.title} {_query.legend}")
-    for _dashboard in DASHBOARDS
-    for _panel in _dashboard.panels
-    for _query in _panel.queries
-]
+PANELS: Final = [pytest.param(query, id=name) for name, query in panel_queries()]
 
 
 @pytest.mark.parametrize("query", PANELS)
 def test_every_panel_shows_numbers(query: str, observed: Observed) -> None:
     """With every variable at All; there is data for all of them, so nothing, or not a number, is a fault."""
-    found = observed.prometheus.query(_filled(query))
+    found = observed.prometheus.query(query)
 
     assert found, query
     assert [] == [one for one in found if not math.isfinite(float(one["value"][1]))]
@@ -182,7 +166,7 @@ def test_tokens_by_source_are_the_prompts_tokens(observed: Observed) -> None:
     """What was reused and what was computed is all that there was, within a thousandth."""
     counted = observed.prometheus.number("sum(sternpost_gateway_prompt_tokens_total)")
 
-    assert pytest.approx(sum(observed.prompt_tokens), rel=0.001) == counted
+    assert pytest.approx(sum(one.prompt_tokens for one in observed.streams), rel=0.001) == counted
 
 
 def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) -> None:
@@ -190,12 +174,7 @@ def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) ->
     ours = observed.prometheus.number(
         "histogram_quantile(0.95, sum by (le) (sternpost_gateway_ttft_seconds_bucket))"
     )
-    theirs = statistics.quantiles(observed.first_token_seconds, n=20)[-1]
+    theirs = statistics.quantiles([one.first_byte_seconds for one in observed.streams], n=20)[-1]
 
     assert ours is not None
     assert abs(bisect.bisect(FIRST_TOKEN_BUCKETS, ours) - bisect.bisect(FIRST_TOKEN_BUCKETS, theirs)) <= 1
-
-
-def _filled(query: str) -> str:
-    values = {"namespace": ".*", "pool": ".*", "policy": ".*", **PRICES}
-    return re.sub(r"\$(\w+)", lambda found: values[found.group(1)], query)

@@ -16,7 +16,7 @@ VALUES: Final = {
     "result": ("live", "absent"),
     "reason": ("hit", "copy_failed", "budget"),
     "source": ("prefix", "suffix", "computed"),
-    "outcome": ("begun", "completed"),
+    "outcome": ("begun", "completed", "compared"),
     "state": ("live", "building"),
     "bucket": ("256", "512"),
     "kind": ("CachePolicy",),
@@ -31,10 +31,18 @@ BOUNDS: Final = ("0.1", "1.0", "+Inf")
 
 
 class Exposition:
-    """A collector of the metrics of some parts; each scrape finds all counters one higher."""
+    """
+    A collector of the metrics of some parts, and of those whose names begin with `also`.
 
-    def __init__(self, *parts: str) -> None:
-        self._metrics = [metric for metric in inventory() if metric.part in parts]
+    Each scrape finds all counters one higher.
+    """
+
+    def __init__(self, *parts: str, also: str = "") -> None:
+        self._metrics = [
+            metric
+            for metric in inventory()
+            if metric.part in parts or (also and metric.name.startswith(also))
+        ]
         self._scrapes = 0
 
     def collect(self) -> Iterator[Any]:
@@ -63,10 +71,10 @@ def _family(metric: Metric, count: int) -> Any:
 
 
 @contextmanager
-def running_exposition(*parts: str) -> Iterator[str]:
-    """Serve the metrics of some parts for the length of a block; yield the address as HOST:PORT."""
+def running_exposition(*parts: str, also: str = "") -> Iterator[str]:
+    """Serve what `Exposition` collects for the length of a block; yield the address as HOST:PORT."""
     registry = CollectorRegistry()
-    registry.register(Exposition(*parts))
+    registry.register(Exposition(*parts, also=also))
     server, thread = start_http_server(0, addr="127.0.0.1", registry=registry)
     try:
         yield f"127.0.0.1:{server.server_port}"
