@@ -163,6 +163,13 @@ def has_weight(weight: int) -> Callable[[Mapping[str, Any]], bool]:
     return lambda status: status.get("weight") == weight
 
 
+def test_helms_own_test_passes(release: Release) -> None:
+    """Its pod asks a gateway through the service, with the token of the chart's secret."""
+    outcome = release.helm.test(NAME, timeout=60)
+
+    assert "deployed" == outcome["release"]["status"], outcome
+
+
 @pytest.mark.parametrize("component", ["gateway", "operator"])
 def test_an_account_may_read_no_secret(release: Release, component: str) -> None:
     """The pods act as the chart's accounts, and those may not what they need not."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from sternpost_running.kubernetes import Cluster, free_ports
 
 TOKEN_SECONDS: Final = 3600
 EVERY_ADDRESS: Final = "--host=0.0.0.0"
+SERVICE_URL: Final = re.compile(r"http://(?P<name>[^./]+)\.(?P<namespace>[^./]+)\.svc:[0-9]+")
 PORT_FLAGS: Final = ("--health-port=", "--metrics-port=")
 """Ports that are opened on all addresses: pods share those of one machine here, so each gets its own."""
 
@@ -39,9 +41,16 @@ class ChartPods:
             mount["mountPath"]: str(self._volume(pod, mount["name"], home))
             for mount in container.get("volumeMounts", ())
         }
-        words = [_translate(word, paths, address) for word in container["args"]]
+        words = [self._resolve(_translate(word, paths, address)) for word in container["args"]]
         program = str(Path(sys.executable).parent / "sternpost")
-        return [program, *words, f"--kubeconfig={self._kubeconfig(pod, home)}"]
+        return [program, *words, *self._credentials(pod, home)]
+
+    def _resolve(self, word: str) -> str:
+        """Put the address of a service's pod in the place of its name, as a cluster's network does."""
+        found = SERVICE_URL.search(word)
+        if found is None:
+            return word
+        return word.replace(found[0], ready_addresses(self.cluster, found["namespace"], found["name"])[0])
 
     def _volume(self, pod: Mapping[str, Any], name: str, home: Path) -> Path:
         volume = next(one for one in pod["spec"]["volumes"] if one["name"] == name)
@@ -56,14 +65,17 @@ class ChartPods:
         for item in source["items"]:
             (folder / item["path"]).write_bytes(base64.b64decode(secret["data"][item["key"]]))
 
-    def _kubeconfig(self, pod: Mapping[str, Any], home: Path) -> Path:
-        account = (pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"])
+    def _credentials(self, pod: Mapping[str, Any], home: Path) -> list[str]:
+        account = pod["spec"].get("serviceAccountName")
+        if account is None:
+            return []
+        token = account_token(self.cluster, pod["metadata"]["namespace"], account)
         config = json.loads(self.cluster.kubeconfig().read_text())
-        config["users"][0]["user"] = {"token": account_token(self.cluster, *account)}
+        config["users"][0]["user"] = {"token": token}
         home.mkdir(parents=True, exist_ok=True)
         file = home / "kubeconfig"
         file.write_text(json.dumps(config))
-        return file
+        return [f"--kubeconfig={file}"]
 
 
 def account_token(cluster: Cluster, namespace: str, name: str) -> str:

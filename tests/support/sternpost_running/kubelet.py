@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ NODE: Final = "fake-node"
 POLL_SECONDS: Final = 0.2
 END_SECONDS_MAX: Final = 10.0
 PODS_MAX: Final = 250
-"""Addresses of 127.1.0.0/24, one for each pod."""
+NETWORKS_MAX: Final = 250
+"""Each pod has an address of 127.1.N.0/24; N is this process's, so that two runs of tests do not meet."""
 
 Pod = Mapping[str, Any]
 Programs = Callable[[Pod, str], Sequence[str] | None]
@@ -97,7 +99,7 @@ class FakeKubelet:
 
     def _start(self, pod: Pod) -> FakePod:
         self._addresses = self._addresses % PODS_MAX + 1
-        address = f"127.1.0.{self._addresses}"
+        address = f"127.1.{os.getpid() % NETWORKS_MAX}.{self._addresses}"
         programs = self.by_namespace.get(pod["metadata"]["namespace"], self.programs)
         command = programs(pod, address)
         if command is None:
@@ -108,6 +110,9 @@ class FakeKubelet:
         return FakePod(address, _start_program(command, {**program_environment(), **variables}, log))
 
     def _report(self, api: httpx.Client, probe: httpx.Client, pod: Pod, fake: FakePod) -> None:
+        if _has_ended(pod, fake):
+            self._report_end(api, pod, fake)
+            return
         is_ready = fake.process is None or (
             fake.process.poll() is None and _answers(probe, pod, fake.address)
         )
@@ -116,6 +121,14 @@ class FakeKubelet:
             merge = {"content-type": "application/merge-patch+json"}
             if api.patch(f"{_path(pod)}/status", json={"status": status}, headers=merge).is_success:
                 fake.is_ready = is_ready
+
+    def _report_end(self, api: httpx.Client, pod: Pod, fake: FakePod) -> None:
+        assert fake.process is not None, "a pod that has ended had a program"
+        phase = "Failed" if fake.process.returncode else "Succeeded"
+        if pod["status"].get("phase") != phase:
+            status = {**pod_status(pod, fake.address, is_ready=False), "phase": phase}
+            merge = {"content-type": "application/merge-patch+json"}
+            api.patch(f"{_path(pod)}/status", json={"status": status}, headers=merge)
 
     def _remove(self, api: httpx.Client, pod: Pod) -> None:
         fake = self.pods.pop(pod["metadata"]["uid"], None)
@@ -204,6 +217,12 @@ def _answers(probe: httpx.Client, pod: Pod, address: str) -> bool:
         return probe.get(f"http://{address}:{port}{request['path']}").is_success
     except httpx.HTTPError:
         return False
+
+
+def _has_ended(pod: Pod, fake: FakePod) -> bool:
+    """Tell whether a pod that runs once has run; others are down, and nobody starts them again."""
+    is_once = pod["spec"].get("restartPolicy") == "Never"
+    return is_once and fake.process is not None and fake.process.poll() is not None
 
 
 def _path(pod: Pod) -> str:
