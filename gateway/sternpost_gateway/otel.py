@@ -9,8 +9,10 @@ much is held and how it is exported is said by OpenTelemetry's own variables (`O
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from threading import Thread
 from typing import Final
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -24,6 +26,8 @@ from sternpost_gateway.headers import Headers
 from sternpost_gateway.settings import Traces
 from sternpost_gateway.tracing import TRACE_ID, Fact, Stage, Trace, text_headers
 
+logger = logging.getLogger(__name__)
+
 SERVICE: Final = "sternpost-gateway"
 """The name of the service, unless OpenTelemetry's variables give another."""
 
@@ -34,8 +38,10 @@ CONTEXT_HEADERS: Final = (b"traceparent", b"tracestate")
 CONTEXT_NAMES: Final = frozenset(name.decode() for name in CONTEXT_HEADERS)
 """The headers of W3C Trace Context."""
 
-FLUSH_MS_MAX: Final = 5000
+CLOSE_SECONDS_MAX: Final = 3.0
 """For what is still held at the end: a collector that is gone holds up no shutdown."""
+
+CLOSE_POLL_SECONDS: Final = 0.02
 
 HTTP_METHOD: Final = "http.request.method"
 URL_PATH: Final = "url.path"
@@ -108,9 +114,15 @@ class OtelTracing:
             span.end()
 
     async def close(self) -> None:
-        """Export what is still held, off the event loop, and stop."""
-        await asyncio.to_thread(self._provider.force_flush, FLUSH_MS_MAX)
-        await asyncio.to_thread(self._provider.shutdown)
+        """Export what is still held, and stop; a collector that does not answer is given up."""
+        # The process does not wait for such a thread at its end, as it would for one of a pool.
+        thread = Thread(target=self._provider.shutdown, daemon=True)
+        thread.start()
+        for _ in range(int(CLOSE_SECONDS_MAX / CLOSE_POLL_SECONDS)):
+            if not thread.is_alive():
+                return
+            await asyncio.sleep(CLOSE_POLL_SECONDS)
+        logger.warning("the last spans were not taken within %g s", CLOSE_SECONDS_MAX)
 
 
 def make_tracing(traces: Traces) -> OtelTracing:

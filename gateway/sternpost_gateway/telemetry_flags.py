@@ -44,16 +44,12 @@ def traces_of(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
     Raises:
         SettingsError: a variable asks for a way of export that there is not.
     """
-    is_asked = any(environment.get(name) for name in ENDPOINTS) and not _is_off(environment)
-    if arguments.otlp_endpoint is None and not is_asked:
+    is_named = any(environment.get(name) for name in ENDPOINTS) and environment.get(EXPORTER) != "none"
+    is_disabled = environment.get(DISABLED, "").lower() == "true"
+    if is_disabled or (arguments.otlp_endpoint is None and not is_named):
         return None
     protocol = next((name for name in PROTOCOLS if environment.get(name)), None)
     if protocol is not None and environment[protocol] != PROTOCOL:
         allowed = f"{PROTOCOL}, or {DISABLED}=true for no traces"
         raise SettingsError("settings", [Fault(protocol, environment[protocol], allowed)])
     return Traces(arguments.otlp_endpoint)
-
-
-def _is_off(environment: Mapping[str, str]) -> bool:
-    is_disabled = environment.get(DISABLED, "").lower() == "true"
-    return is_disabled or environment.get(EXPORTER, "").lower() == "none"

@@ -16,6 +16,9 @@ from sternpost_fakes.gateway_process import gateway_process
 from sternpost_fakes.traces import running_collector
 
 TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
+GONE_SECONDS_MAX: Final = 20.0
+"""Within which a gateway ends whose collector does not answer, on a busy machine."""
+
 EXPORT_SECONDS_MAX: Final = 20.0
 """The last spans are exported when the gateway ends, at the latest."""
 
@@ -38,6 +41,27 @@ async def test_spans_and_log_lines_share_the_trace_of_the_client(tmp_path: Path)
         (service, span.name, span.trace_id.hex()) for service, span in collector.spans()
     }
     assert ("r-2", TRACE) == _ids(next(line for line in lines if "cut its answer" in line["message"]))
+
+
+async def test_a_collector_that_is_gone_holds_up_nothing(tmp_path: Path) -> None:
+    """Neither requests nor the gateway's end: what it does not take is dropped."""
+    engine = FakeEngine()
+    async with running_collector() as (_, place):
+        pass
+    async with (
+        running_engine(engine),
+        gateway_process(tmp_path, engine.url, "--otlp-endpoint", place) as (process, url),
+    ):
+        await _ask(url, engine)
+        process.terminate()
+        async with asyncio.timeout(GONE_SECONDS_MAX):
+            assert process.stderr is not None
+            text = (await process.stderr.read()).decode()
+            assert 0 == await process.wait()
+
+    assert 2 == len(engine.chats)
+    assert "the last spans were not taken" in text
+    assert "Where is the door?" not in text
 
 
 async def _ask(url: str, engine: FakeEngine) -> None:

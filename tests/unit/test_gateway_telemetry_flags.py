@@ -34,11 +34,9 @@ def read(flags: list[str], environment: dict[str, str]) -> Traces | None:
         pytest.param([], PLACE | {"OTEL_SDK_DISABLED": "TRUE"}, None, id="all of it is off"),
         pytest.param([], PLACE | {"OTEL_TRACES_EXPORTER": "none"}, None, id="traces are off"),
         pytest.param([], PLACE | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, Traces(), id="our way"),
+        pytest.param(FLAG, {"OTEL_SDK_DISABLED": "true"}, None, id="all of it is off, whatever a flag says"),
         pytest.param(
-            FLAG,
-            PLACE | {"OTEL_SDK_DISABLED": "true"},
-            Traces("http://collector:4318"),
-            id="a flag counts more",
+            FLAG, {"OTEL_TRACES_EXPORTER": "none"}, Traces("http://collector:4318"), id="a flag counts more"
         ),
     ],
 )
