@@ -33,6 +33,7 @@ from sternpost_gateway.callers import Callers
 from sternpost_gateway.client_keys import read_client_keys
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
+from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.errors import NotFound, answer_of
@@ -44,7 +45,7 @@ from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.model_list import ModelList
-from sternpost_gateway.pipeline import Parts, Pipeline
+from sternpost_gateway.pipeline import ENGINE_PATHS, Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
@@ -59,6 +60,8 @@ from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.top.page import Series, read_page
 from sternpost_gateway.tracing import NO_TRACING, Tracing
 from sternpost_gateway.trips import Trip, Trips
+from sternpost_gateway.tunnel import TUNNEL
+from sternpost_gateway.tunnels import Tunnels
 from sternpost_gateway.ui.history import History
 from sternpost_gateway.ui.routes import Ui
 from sternpost_gateway.upstream import Upstream
@@ -68,9 +71,6 @@ from sternpost_gateway.watched_files import WatchedFiles
 from sternpost_gateway.worker import answering_siblings, first_engine, keep_agreed
 
 logger = logging.getLogger(__name__)
-
-ENGINE_PATHS: Final = "/v1/"
-"""What the paths of requests for engines begin with."""
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 """Starts something that runs in the background until it is cancelled."""
@@ -99,6 +99,7 @@ def create_app(
     make_metrics: MakeMetrics = Metrics,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
     files: Mapping[str, WatchedFiles[None]] = NO_FILES,
+    dialer: Dialer | None = None,
 ) -> ASGIApp:
     """
     Build the gateway; `files`, by what they are for, are kept current while it runs.
@@ -152,10 +153,9 @@ def create_app(
         tracing=tracing,
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
-    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _routing_jobs(settings, routing, members)
-    jobs |= {name: watched.watch for name, watched in files.items()}
+    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _outer_jobs(settings, routing, members, files)
     own = _own(admin, settings.worker, lambda app: _running(app, parts, kills, jobs, api, upstream))
-    return _entrance(Pipeline(parts), own, settings.worker)
+    return _entrance(parts, own, dialer or Dialer(settings.timeouts))
 
 
 def _routing(
@@ -184,27 +184,6 @@ def _own(admin: Admin, worker: Worker | None, lifespan: Lifespan[Starlette]) -> 
     own = Starlette(routes=[*admin.routes(), *_ui(admin, worker).routes()], lifespan=lifespan)
     own.mount("/", _nowhere)
     return own
-
-
-def _routing(
-    settings: Settings,
-    engines: Sequence[Engine],
-    tails: Tails,
-    clock: Clock,
-    chance: random.Random,
-    strategies: Callable[[random.Random], Strategies],
-    metrics: Metrics,
-) -> Routing:
-    return make_routing(
-        engines,
-        tails,
-        clock,
-        chance,
-        strategies=strategies,
-        cold=settings.cold,
-        budget_share=1.0 / settings.workers,
-        on_outcome=metrics.gated,
-    )
 
 
 def _admin(
@@ -337,13 +316,16 @@ def _own_state(settings: Settings) -> Path | None:
     return settings.state / f"worker-{worker.index}"
 
 
-def _entrance(pipeline: Pipeline, own: Starlette, worker: Worker | None) -> ASGIApp:
+def _entrance(parts: Parts, own: Starlette, dialer: Dialer) -> ASGIApp:
     """Send what is for engines straight into the pipeline; routing is for the gateway's own endpoints."""
+    pipeline, tunnels, worker = Pipeline(parts), Tunnels(parts, dialer), parts.settings.worker
     shared = own if worker is None else SharedAdmin(own, Siblings(worker))
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(ENGINE_PATHS):
             await pipeline(scope, receive, send)
+        elif scope["type"] == TUNNEL:
+            await tunnels(scope)
         else:
             await shared(scope, receive, send)
 
@@ -442,9 +424,11 @@ def _caller_jobs(callers: Callers) -> dict[str, Job]:
     return jobs
 
 
-def _routing_jobs(settings: Settings, routing: Routing, members: Members) -> dict[str, Job]:
-    """Return what finds engines, and what hears of their caches, by name."""
-    jobs: dict[str, Job] = {}
+def _outer_jobs(
+    settings: Settings, routing: Routing, members: Members, files: Mapping[str, WatchedFiles[None]]
+) -> dict[str, Job]:
+    """Return what finds engines, what hears of their caches, and what keeps up with files, by name."""
+    jobs: dict[str, Job] = {name: watched.watch for name, watched in files.items()}
     if settings.engine_names:
         names = DnsDiscovery(settings.engine_names, resolve, settings.timeouts.dns_period_seconds)
         jobs["discovery"] = lambda: names.run(members.source("names"))

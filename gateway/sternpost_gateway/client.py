@@ -40,7 +40,7 @@ class Client:
         self.method: str = scope["method"]
         self.headers: tuple[tuple[bytes, bytes], ...] = tuple(scope["headers"])
         self.path: str = scope["path"]
-        self.target = _target(scope)
+        self.target = target_of(scope)
         self.certified = "client_cert_name" in (scope.get("extensions") or {}).get("tls", {})
         """Whether the client has shown a certificate that counts."""
         self.started = False
@@ -247,7 +247,7 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"the body is larger than the limit of {limit} bytes")
 
 
-def _target(scope: Scope) -> str:
+def target_of(scope: Scope) -> str:
     """Return path and query exactly as the client sent them."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     query: bytes = scope["query_string"]

@@ -8,6 +8,7 @@ from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.errors import PoolMisconfigured
 from sternpost_gateway.headers import upstream_headers
+from sternpost_gateway.receive import Received
 from sternpost_gateway.settings import Credentials, Settings
 from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
 
@@ -32,18 +33,24 @@ class Forward:
         """
         return await self._upstream.send(replace(self._request(composed, client), fresh=again))
 
-    def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
-        received = composed.planned.identified.received
+    def headers(self, received: Received, *, identity: bool = False) -> list[tuple[str, str]]:
+        """
+        Return what an engine gets of a request's headers, and the pool's credentials.
+
+        Raises:
+            PoolMisconfigured: the pool's key is missing.
+        """
         if self._credentials is Credentials.REPLACE and not self._engine_key:
             raise PoolMisconfigured("the pool replaces credentials, but has no key")
         headers = upstream_headers(
-            received.headers,
-            received.request_id,
-            self._credentials,
-            self._engine_key,
-            identity=composed.outlook.hint is not None and composed.metering is not Metering.NONE,
+            received.headers, received.request_id, self._credentials, self._engine_key, identity=identity
         )
-        headers = received.trace.propagated(headers)
+        return received.trace.propagated(headers)
+
+    def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
+        received = composed.planned.identified.received
+        identity = composed.outlook.hint is not None and composed.metering is not Metering.NONE
+        headers = self.headers(received, identity=identity)
         if composed.body is not None:
             return UpstreamRequest(
                 received.method, composed.engine.url + received.target, headers, composed.body

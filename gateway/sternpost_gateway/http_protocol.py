@@ -11,10 +11,24 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
+from urllib.parse import unquote
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sternpost_gateway.errors import Answer, BadRequest, TooSlow, answer_of
+from sternpost_gateway.tunnel import BUFFER_BYTES, TUNNEL, Stream
+
+
+async def _nothing() -> Any:
+    """Stand in for the events of HTTP, which a tunnel has none of."""
+    raise RuntimeError("a tunnel has no events")
+
+
+async def _nowhere(message: Any) -> None:
+    """Stand in for the answers of HTTP, which a tunnel has none of."""
+    raise RuntimeError("a tunnel has no events")
+
 
 REASONS: Final = {400: "Bad Request", 408: "Request Timeout"}
 """The words that go with the statuses of this module."""
@@ -66,6 +80,38 @@ class GatewayProtocol(HttpToolsProtocol):
         """Stop counting: from here on the body's own limits hold."""
         self._stop_timer()
         super().on_headers_complete()
+
+    def _should_upgrade(self) -> bool:
+        """Say whether a request asks for a websocket; no other protocol is spoken here."""
+        return self._get_upgrade() == b"websocket"
+
+    def handle_websocket_upgrade(self) -> None:
+        """Take the connection over from HTTP, and hand it to the application as a stream of bytes."""
+        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
+            # Its answer would come after that of the request in front of it, which has not ended.
+            self.send_400_response("")
+            return
+        self.connections.discard(self)
+        self.flow.resume_reading()
+        reader = asyncio.StreamReader(limit=BUFFER_BYTES, loop=self.loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=self.loop)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        writer = asyncio.StreamWriter(self.transport, protocol, reader, self.loop)
+        task = self.loop.create_task(self.app(self._tunnel_scope(Stream(reader, writer)), _nothing, _nowhere))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _tunnel_scope(self, stream: Stream) -> Any:
+        url = httptools.parse_url(self.url)
+        return {
+            **self.scope,
+            "type": TUNNEL,
+            "path": unquote(url.path.decode("ascii")),
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "extensions": {**self.scope.get("extensions", {}), TUNNEL: stream},
+        }
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read, and close."""

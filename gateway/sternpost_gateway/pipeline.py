@@ -86,6 +86,9 @@ FOLLOWS_MAX: Final = 8
 PREFILL_PATIENCE: Final = 2.0
 """How many times the predicted prefill a whole answer's prompt counts as being computed."""
 
+ENGINE_PATHS: Final = "/v1/"
+"""What the paths of requests for engines begin with."""
+
 ATTEMPTS_MAX: Final = 2
 """How often a request is sent: a second time only while no byte of an answer has come."""
 
@@ -466,7 +469,7 @@ def decide(
 
 def plain(received: Received) -> Planned:
     """Return the plan of a request that goes out exactly as it came, to the least loaded engine."""
-    nobody = Identified(received=received, level=KillLevel.PLAIN_PROXY)
+    nobody = Identified(received=received, model=received.model, level=KillLevel.PLAIN_PROXY)
     return Planned(segmented=Segmented(Canonicalized(nobody, received.document, frozenset()), None))
 
 

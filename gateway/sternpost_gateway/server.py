@@ -35,6 +35,7 @@ from sternpost_core.errors import OperatingError, SternpostError
 from sternpost_core.logs import LogFormat, configure_logs
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import MakeMetrics, create_app
+from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
@@ -206,6 +207,7 @@ async def _serve(
         chance=random.Random(),
         lifecycle=lifecycle,
         tracing=tracing_of(settings.traces),
+        dialer=Dialer(settings.timeouts, to_engines),
         files={"engines' TLS": to_engines.files, **({} if tls is None else {"TLS": tls.files})},
         make_metrics=make_metrics,
     )

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from sternpost_core.clock import SystemClock
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
+from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.server import Server, open_socket, server_config
 from sternpost_gateway.settings import Settings, Timeouts
@@ -111,6 +112,7 @@ async def running_gateway(
         chance=random.Random(7),
         lifecycle=lifecycle,
         tracing=tracing,
+        dialer=Dialer(chosen.timeouts, tls),
         files={"engines' TLS": tls.files},
     )
     listening = open_socket(chosen)
