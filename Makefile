@@ -106,9 +106,10 @@ bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.$* $(ARGS)
 
-docs: $(STAMP) ## Make the references of custom resources and metrics, the chart's copy of the former, and its dashboards
+docs: $(STAMP) ## Make the references of custom resources and metrics, the benchmarks' page, the chart's copy of the former, and its dashboards
 	@$(BIN)/python -m docs.make_crds
 	@$(BIN)/python -m docs.make_metrics
+	@$(BIN)/python -m docs.make_benchmarks
 	@$(BIN)/python -m charts.make_dashboards
 	@cp crds/*.yaml charts/sternpost/files/crds/
 

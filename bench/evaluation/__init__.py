@@ -7,4 +7,5 @@
     targets    what is compared, and how each is started
     units      engines and targets run, unit by unit, resumable
     claims     the bounds, and which figure each one is about; pure
+    model      the planner's model beside what was measured; pure
 """

@@ -37,6 +37,7 @@ class Figures:
     target: str
     requests: int
     failed: int
+    ttft_mean: Estimate
     ttft_p50: Estimate
     ttft_p95: Estimate
     total_p50: Estimate
@@ -133,6 +134,7 @@ def rows_of(figures: Sequence[Figures], ratios: Sequence[Ratios]) -> Iterator[di
     """Yield every figure as a row: workload, target, metric, value, unit, n, and the interval's ends."""
     for one in figures:
         for metric, figure, unit in (
+            ("ttft_mean", one.ttft_mean, "s"),
             ("ttft_p50", one.ttft_p50, "s"),
             ("ttft_p95", one.ttft_p95, "s"),
             ("end_to_end_p50", one.total_p50, "s"),
@@ -175,6 +177,7 @@ def _figures(units: Sequence[Unit]) -> Figures | None:
         target=units[0].target,
         requests=len(samples),
         failed=sum(1 for sample in every if sample.error),
+        ttft_mean=estimate([_ttft(sample) for sample in samples], mean, Random(SEED)),
         ttft_p50=estimate([_ttft(sample) for sample in samples], _p50, Random(SEED)),
         ttft_p95=estimate([_ttft(sample) for sample in samples], _p95, Random(SEED)),
         total_p50=estimate([_total(sample) for sample in samples], _p50, Random(SEED)),

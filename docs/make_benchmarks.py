@@ -1,0 +1,279 @@
+"""Makes `benchmarks.md` from the result files: `python -m docs.make_benchmarks`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.evaluation.model import fitted, predictions
+from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, STERNPOST
+from sternpost_core.errors import OperatingError
+from sternpost_gateway.bench.report import table
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "bench" / "results"
+DOCUMENT: Final = ROOT / "docs" / "benchmarks.md"
+
+HEAD: Final = """\
+# Benchmarks
+
+Made from `bench/results` by `make docs`; do not edit it. What a figure does not show stands beside it.
+
+## Run it yourself
+
+    make bench-quick                          # 15 minutes on two cores
+    make bench                                # 90 minutes: every workload, three times over
+    make bench-quick ARGS=--save-results      # and keep the figures; then: make docs
+
+A run that is cut short goes on where it was when it is started again. On your own endpoints and your own
+traffic: [`sternpost bench`](guides/bench.md).
+"""
+
+MEANING: Final = """\
+## What the figures mean, and what they do not
+
+- **TTFT** is from sending a request to the first piece of its answer, at the client, on the machine that
+  the engines run on.
+- **Computed** are prompt tokens that the engine computed, by its own count; the rest came from the prefix
+  cache or from the suffix store. They do not depend on the machine, and so say most about another one.
+- All targets stand before the same two engines, each with one computing thread, and get the same bytes;
+  answers have one length. Before each unit both engines forget their prefixes, then come three warm-up
+  requests. The suffix store keeps the tails of earlier units, as it would in service.
+- `{no_cache}` is plain vLLM whose requests have a cache salt each, so that nothing is reused; `{plain}` is
+  plain vLLM with its prefix cache, asked in turn. `{any_engine}` is the gateway with `layout: TailFirst`,
+  which needs no plugin and lets the model read its rules first; `{sternpost}` is the gateway with the
+  plugin, `layout: FixedTail`.
+- A model of 135M parameters on two cores shows proportions of work, not a GPU's times: a forward has a
+  fixed cost that is large beside a short prompt, and client, router and engines share the cores.
+- Reuse of a tail is an approximation. What it does to answers is in [quality](quality.md); "same answers"
+  here is the share of equal greedy texts of 16 tokens, to which a single token that nearly tied is as much
+  as a wrong answer.
+- Intervals are over the requests of one run on one machine. A ratio whose interval holds 1 shows no
+  difference.
+"""
+
+LOSES: Final = """\
+## Where Sternpost does not pay
+
+- Nothing repeats: there is nothing to reuse, and the hop costs what it costs (`no_reuse`, `short_chat`).
+- The prompt is nearly all new, and its tail under 256 tokens or a fifth of the prompt (`high_dynamic`).
+- Messages are dropped from the front at each turn: every prefix is new (`context_trimming`). Trim at the
+  end of the history, or in large steps.
+- Prefixes are clean, and one engine serves them all: an engine's own prefix cache does it, without a
+  gateway.
+- Answers are long beside the prompt: decoding takes its time whatever became of the prompt.
+- A tail's words bind closely to the middle and no match is allowed: see [quality](quality.md).
+"""
+
+ARTICLES: Final = (
+    ("fixed tail, time to first token", "0.146", "engine", "fixed_tail", "ttft_ratio"),
+    ("five tool turns, reused from turn 3", "0.80", "engine", "tool_turns", "reuse_share_from_turn_3"),
+    ("five tool turns, latency", "0.55", "engine", "tool_turns", "latency_ratio"),
+    ("five tool turns, throughput at 8", "about 2", "engine", "tool_turns_8", "throughput_ratio"),
+    ("regenerate, reused", "0.95", "engine", "regenerate", "reuse_share"),
+    ("prefix, middle and tail, computed", "0.20", "engine", "long_session", "computed_share"),
+    ("misused on dynamic prompts, time", "1.05 to 1.08", "engine", "no_reuse", "ttft_ratio"),
+)
+"""The first founding article's figures, and the rows that stand beside them."""
+
+LONG_REASONING: Final = ("long reasoning with repeated prefixes, speed-up", "2 to 3", "long_reasoning")
+"""The second article's figure, which this project measures against an engine without any cache."""
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "demo": "make demo ARGS=--save-results",
+    "evaluation": "make bench-quick ARGS=--save-results",
+}
+"""How a result file is made again; the others by `make bench-NAME`."""
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The result files by name."""
+
+    files: Mapping[str, Document]
+
+    def row(
+        self, name: str, workload: str, metric: str, target: str | None = None
+    ) -> Mapping[str, Any] | None:
+        """Return one row of one file, where there is one."""
+        for row in self.files.get(name, {}).get("rows", ()):
+            found = (row.get("workload"), row.get("metric"), row.get("target"))
+            if found == (workload, metric, target):
+                return dict(row)
+        return None
+
+
+def load_results(folder: Path = RESULTS) -> Results:
+    """Read all result files."""
+    paths = sorted(folder.glob("*.json"))
+    return Results({path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths})
+
+
+def render(results: Results) -> str:
+    """Return the document."""
+    parts = [HEAD, *_side_by_side(results)]
+    names = {"no_cache": NO_CACHE, "plain": PLAIN, "any_engine": ANY_ENGINE, "sternpost": STERNPOST}
+    parts += [MEANING.format(**names), LOSES, *_losses(results)]
+    parts += [*_articles(results), *_model(results), *_all_files(results)]
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the document."""
+    DOCUMENT.write_text(render(load_results()), encoding="utf-8")
+
+
+def _side_by_side(results: Results) -> Iterator[str]:
+    found = results.files.get("evaluation")
+    if found is None:
+        yield "## Side by side\n\nNot recorded yet.\n"
+        return
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    yield "## Side by side\n"
+    yield f"{found['date'][:10]}, commit {found['commit']}, on {found['machine']}. {versions}.\n"
+    yield "![time to first token and tokens by source](benchmarks.png)\n"
+    head = ("workload", "metric", "Sternpost over", "bound", "measured", "95% interval", "")
+    yield table(head, [_bound_row(bound) for bound in found["bounds"]]) + "\n"
+    for name, about in found["workloads"].items():
+        yield f"### {name}\n\n{about[0].upper()}{about[1:]}.\n"
+        yield _workload_table(results, name) + "\n"
+    if found["missing"]:
+        yield "Not compared:\n"
+        yield "\n".join(f"- {name}: {reason}" for name, reason in found["missing"].items()) + "\n"
+
+
+def _bound_row(bound: Mapping[str, Any]) -> Sequence[str]:
+    value = bound["value"]
+    verdict = "not run" if value is None else "holds" if bound["holds"] else "missed"
+    interval = "" if value is None else f"{bound['low']:.3f} to {bound['high']:.3f}"
+    shown = "" if value is None else f"{value:.3f}"
+    return [bound["workload"], bound["metric"], bound["against"], bound["bound"], shown, interval, verdict]
+
+
+def _workload_table(results: Results, workload: str) -> str:
+    rows = results.files["evaluation"]["rows"]
+    targets = dict.fromkeys(row["target"] for row in rows if row["workload"] == workload)
+    head = ("target", "n", "TTFT p50 ms", "95% interval", "p95 ms", "end to end p50 ms", "prompt", "computed",
+            "prefix", "suffix", "answers/s", "same answers", "failed")  # fmt: skip
+    return table(head, [_target_row(results, workload, target) for target in targets])
+
+
+def _target_row(results: Results, workload: str, target: str) -> Sequence[str]:
+    def cell(metric: str, form: str, factor: float = 1.0) -> str:
+        row = results.row("evaluation", workload, metric, target)
+        return "" if row is None else form.format(row["value"] * factor)
+
+    ttft = results.row("evaluation", workload, "ttft_p50", target)
+    assert ttft is not None, "every target that answered has this row"
+    return [
+        target,
+        str(ttft["n"]),
+        cell("ttft_p50", "{:.0f}", 1000),
+        f"{ttft['low'] * 1000:.0f} to {ttft['high'] * 1000:.0f}",
+        cell("ttft_p95", "{:.0f}", 1000),
+        cell("end_to_end_p50", "{:.0f}", 1000),
+        cell("prompt_tokens", "{:.0f}"),
+        cell("computed_tokens", "{:.0f}"),
+        cell("prefix_share", "{:.2f}"),
+        cell("suffix_share", "{:.2f}"),
+        cell("answers_per_second", "{:.2f}"),
+        cell("identical_answers", "{:.2f}"),
+        cell("failed", "{:.0f}"),
+    ]
+
+
+def _losses(results: Results) -> Iterator[str]:
+    """Yield what the run shows of it: workloads in which Sternpost's interval lies above plain vLLM."""
+    rows = results.files.get("evaluation", {}).get("rows", ())
+    slower = [
+        f"- `{row['workload']}`: {row['value']:.2f} times ({row['low']:.2f} to {row['high']:.2f})"
+        for row in rows
+        if row["metric"] == "ttft_p50_ratio" and row["target"] == STERNPOST and row["low"] > 1
+    ]
+    yield "In this run the first token comes later than from plain vLLM, by more than the interval, in:\n"
+    yield ("\n".join(slower) if slower else "- none") + "\n"
+
+
+def _articles(results: Results) -> Iterator[str]:
+    yield "## The founding articles' figures beside ours\n"
+    rows = [_article_row(results, *entry) for entry in ARTICLES]
+    name, claimed, workload = LONG_REASONING
+    bounds = results.files.get("evaluation", {}).get("bounds", ())
+    found = next((one for one in bounds if one["workload"] == workload and one["value"]), None)
+    ours = (
+        "not measured"
+        if found is None
+        else f"{1 / found['value']:.2f} ({1 / found['high']:.2f} to {1 / found['low']:.2f})"
+    )
+    rows.append([name, claimed, ours])
+    yield table(("figure", "article", "here"), rows) + "\n"
+    yield (
+        "The articles name neither model nor machine for most of them; here it is the small model on this\n"
+        "machine. Ratios are with reuse over without.\n"
+    )
+
+
+def _article_row(
+    results: Results, name: str, claimed: str, file: str, workload: str, metric: str
+) -> Sequence[str]:
+    row = results.row(file, workload, metric)
+    if row is None or row["value"] is None:
+        return [name, claimed, "not measured"]
+    interval = "" if row["low"] is None else f" ({row['low']:.3f} to {row['high']:.3f})"
+    return [name, claimed, f"{row['value']:.3f}{interval}"]
+
+
+def _model(results: Results) -> Iterator[str]:
+    yield "## The planner's model beside the measurements\n"
+    rows = results.files.get("evaluation", {}).get("rows", ())
+    try:
+        speed, found = fitted(rows), predictions(rows)
+    except OperatingError as error:
+        yield f"Not checked: {error}.\n"
+        return
+    yield (
+        "Fitted to plain vLLM with and without its cache: "
+        f"{speed.prefill_rate:.0f} prompt tokens per second, {speed.fixed_seconds * 1000:.0f} ms for each\n"
+        "prompt. Mean times to first token that this predicts where requests wait for no other:\n"
+    )
+    head = ("workload", "target", "predicted ms", "measured ms", "off")
+    yield (
+        table(
+            head,
+            [
+                [
+                    one.workload,
+                    one.target,
+                    f"{one.predicted * 1000:.0f}",
+                    f"{one.measured * 1000:.0f}",
+                    f"{one.off:+.0%}",
+                ]
+                for one in found
+            ],
+        )
+        + "\n"
+    )
+
+
+def _all_files(results: Results) -> Iterator[str]:
+    yield "## All result files\n"
+    rows = [
+        [
+            f"[{name}](../bench/results/{name}.json)",
+            str(document.get("date", ""))[:10],
+            str(document.get("commit", ""))[:12],
+            str(len(document.get("rows", ()))),
+            f"`{COMMANDS.get(name, f'make bench-{name} ARGS=--save-results')}`",
+        ]
+        for name, document in results.files.items()
+    ]
+    yield table(("file", "date", "commit", "figures", "made by"), rows) + "\n"
+
+
+if __name__ == "__main__":
+    main()
