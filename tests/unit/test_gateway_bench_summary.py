@@ -42,7 +42,13 @@ def sample(number: int, ttft: float, *, computed: int = 100, answer: str = "x", 
 def unit(target: str, *samples: Sample, repeat: int = 0) -> Unit:
     """Return a unit that took ten seconds."""
     return Unit(
-        workload="w", target=target, repeat=repeat, seconds=10.0, samples=samples, counted={}, peak={"g": 2.0}
+        workload="w",
+        target=target,
+        repeat=repeat,
+        seconds=10.0,
+        samples=samples,
+        counted={"grown": 3.0},
+        peak={"g": 2.0},
     )
 
 
@@ -94,6 +100,7 @@ def test_rows_name_workload_target_and_metric() -> None:
 
     found = {(row["target"], row["metric"]): row for row in rows}
     assert 20.0 == found["ours", "computed_tokens"]["value"]
+    assert 3.0 == found["ours", "grown"]["value"]
     assert "plain" == found["ours", "ttft_p50_ratio"]["baseline"]
     assert {"w"} == {row["workload"] for row in rows}
 

@@ -30,7 +30,8 @@ class Figures:
     """
     One workload at one target: times in seconds, tokens as means over requests, shares of prompt tokens.
 
-    `answers_per_second` is over the units' whole length. The peaks are None where no engine told them.
+    `answers_per_second` is over the units' whole length. The peaks are None where no engine told them, and
+    `counted` is how much the engines' own counters grew, requests that are not measured included.
     """
 
     workload: str
@@ -49,6 +50,7 @@ class Figures:
     answers_per_second: float
     memory_peak: float | None
     kv_cache_peak: float | None
+    counted: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,7 @@ def rows_of(figures: Sequence[Figures], ratios: Sequence[Ratios]) -> Iterator[di
             ("failed", float(one.failed), "1"),
             ("memory_peak", one.memory_peak, "B"),
             ("kv_cache_peak", one.kv_cache_peak, "1"),
+            *((name, grown, "1") for name, grown in one.counted.items()),
         ):
             if value is not None:
                 yield _plain_row(one, metric, value, unit)
@@ -189,7 +192,13 @@ def _figures(units: Sequence[Unit]) -> Figures | None:
         answers_per_second=sum(1 for one in every if not one.error) / sum(unit.seconds for unit in units),
         memory_peak=_peak(units, MEMORY),
         kv_cache_peak=_peak(units, KV_CACHE),
+        counted=_summed(units),
     )
+
+
+def _summed(units: Sequence[Unit]) -> dict[str, float]:
+    names = dict.fromkeys(name for unit in units for name in unit.counted)
+    return {name: sum(unit.counted.get(name, 0.0) for unit in units) for name in names}
 
 
 def _peak(units: Sequence[Unit], name: str) -> float | None:
