@@ -95,7 +95,7 @@ def _carry_out(arguments: argparse.Namespace, progress: Progress) -> None:
     )
     try:
         if not arguments.report_only:
-            asyncio.run(run_all(run))
+            missing |= asyncio.run(run_all(run))
     finally:
         # A run that was cut short shows what it has.
         _conclude(run, missing, arguments.save_results)

@@ -104,9 +104,9 @@ def recorded_units(records: RecordStore, scope: Scope, targets: Sequence[str]) -
     return [Unit.from_record(records[key]) for key in keys if key in records]
 
 
-async def run_all(run: Run) -> None:
+async def run_all(run: Run) -> dict[str, str]:
     """
-    Run what is left.
+    Run what is left, and return why some routers could not be run.
 
     Raises:
         OutOfTime: time was over first.
@@ -114,18 +114,26 @@ async def run_all(run: Run) -> None:
     """
     names = [router.name for router in run.routers]
     if not list(pieces(run, targets_of(dict.fromkeys(names, ""), [], ""))):
-        return
+        return {}
+    missing: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         settings = [_engine(run, number) for number in range(ENGINES)]
         engines = [await stack.enter_async_context(run.start(one)) for one in settings]
         origins = [str(engine.http.base_url).rstrip("/") for engine in engines]
-        routers = {router.name: await _start(stack, run, router, origins) for router in run.routers}
+        routers: dict[str, str] = {}
+        for router in run.routers:
+            try:
+                routers[router.name] = await _start(stack, run, router, origins)
+            except RuntimeError as error:
+                missing[router.name] = str(error)
+                run.progress.tell(f"{router.name} is not compared: {error}")
         targets = targets_of(routers, origins, run.model.name)
         http = await stack.enter_async_context(open_session())
         salt = f"evaluation-{run.progress.clock.time():.0f}"
         bench = Bench(http, run.progress.clock, salt, tuple(origins), run.settle_seconds)
         for piece in pieces(run, targets):
             await _do(run, bench, piece, engines)
+    return missing
 
 
 async def _do(run: Run, bench: Bench, piece: Piece, engines: Sequence[Engine]) -> None:

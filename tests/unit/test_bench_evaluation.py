@@ -20,6 +20,7 @@ from bench.evaluation.peers import litellm_settings
 from bench.evaluation.scope import QUICK, WHOLE, Scope
 from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
 from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
+from bench.routing.routers import Router
 from sternpost_core.clock import SystemClock
 from sternpost_core.policy import Layout
 from sternpost_core.policy_parse import parse
@@ -42,6 +43,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             yield Engine(settings.name, "m", 0, http)
 
     def make(elapsed: float = 0.0) -> Run:
+        (tmp_path / "logs").mkdir(exist_ok=True)
         clock = SystemClock()
         return Run(
             scope=SMALL,
@@ -192,6 +194,18 @@ def test_memory_is_kept_where_it_is_known() -> None:
 
     assert {MEMORY: 5.0} == dict(with_memory(plain, 5).peak)
     assert {} == dict(with_memory(plain, 0).peak)
+
+
+async def test_a_router_that_does_not_start_is_missing_and_stops_nobody(make_run: MakeRun) -> None:
+    """Its reason is told, and the others are measured."""
+    run = make_run()
+    broken = Router("broken", lambda port, engines: ["false"])
+
+    missing = await run_all(replace(run, routers=[broken]))
+
+    assert ["broken"] == list(missing)
+    assert "ended with status 1" in missing["broken"]
+    assert 8 == len(run.records)
 
 
 def test_recorded_units_come_back_in_the_scope_s_order(tmp_path: Path) -> None:
