@@ -238,7 +238,7 @@ def _model(results: Results) -> Iterator[str]:
         return
     yield (
         "Fitted to plain vLLM with and without its cache: "
-        f"{speed.prefill_rate:.0f} prompt tokens per second, {speed.fixed_seconds * 1000:.0f} ms for each\n"
+        f"{speed.prefill_rate:.0f} prompt tokens per second, and {speed.fixed_seconds * 1000:.0f} ms each\n"
         "prompt. Mean times to first token that this predicts where requests wait for no other:\n"
     )
     head = ("workload", "target", "predicted ms", "measured ms", "off")
