@@ -11,11 +11,12 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from sternpost_gateway.cold_limiter import ColdLimiter, Outcome
 from sternpost_gateway.fleet import Engine, View
 from sternpost_gateway.kills import EVERYONE, KillTable
+from sternpost_gateway.labelled import Counter, Gauge, Histogram
 
 NO_POLICY: Final = ""
 """The policy label of requests that no policy matches."""
