@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.evaluation.model import fitted, predictions
-from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, STERNPOST
+from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, STERNPOST
 from sternpost_core.errors import OperatingError
 from sternpost_gateway.bench.report import table
 
@@ -45,7 +45,7 @@ MEANING: Final = """\
 - `{no_cache}` is plain vLLM whose requests have a cache salt each, so that nothing is reused; `{plain}` is
   plain vLLM with its prefix cache, asked in turn. `{any_engine}` is the gateway with `layout: TailFirst`,
   which needs no plugin and lets the model read its rules first; `{sternpost}` is the gateway with the
-  plugin, `layout: FixedTail`.
+  plugin, `layout: FixedTail`; `{hop}` is the same gateway, told to pass everything through.
 - A model of 135M parameters on two cores shows proportions of work, not a GPU's times: a forward has a
   fixed cost that is large beside a short prompt, and client, router and engines share the cores.
 - Reuse of a tail is an approximation. What it does to answers is in [quality](quality.md); "same answers"
@@ -88,6 +88,15 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 """How a result file is made again; the others by `make bench-NAME`."""
 
+TARGETS: Final[Mapping[str, str]] = {
+    "no_cache": NO_CACHE,
+    "plain": PLAIN,
+    "any_engine": ANY_ENGINE,
+    "sternpost": STERNPOST,
+    "hop": HOP,
+}
+"""The targets' names, as the text above has them."""
+
 Document = Mapping[str, Any]
 
 
@@ -117,8 +126,7 @@ def load_results(folder: Path = RESULTS) -> Results:
 def render(results: Results) -> str:
     """Return the document."""
     parts = [HEAD, *_side_by_side(results)]
-    names = {"no_cache": NO_CACHE, "plain": PLAIN, "any_engine": ANY_ENGINE, "sternpost": STERNPOST}
-    parts += [MEANING.format(**names), LOSES, *_losses(results)]
+    parts += [MEANING.format(**TARGETS), LOSES, *_losses(results)]
     parts += [*_articles(results), *_model(results), *_all_files(results)]
     return "\n".join(parts)
 

@@ -13,6 +13,9 @@ from sternpost_core.errors import SternpostError
 EXIT_MORE: Final = 75
 """From <sysexits.h>, EX_TEMPFAIL: run it again."""
 
+EXIT_INTERRUPTED: Final = 130
+"""As shells have it of a program that Ctrl-C has ended."""
+
 
 def status_of(work: Callable[[], None], progress: Progress) -> int:
     """Do a run's work and return the exit status that says how it ended; what ended it is told."""
@@ -24,4 +27,7 @@ def status_of(work: Callable[[], None], progress: Progress) -> int:
     except SternpostError as error:
         progress.tell(f"failed: {error}")
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        progress.tell("interrupted; what is done is kept")
+        return EXIT_INTERRUPTED
     return 0

@@ -17,7 +17,13 @@ PLAIN: Final = "vllm"
 STERNPOST: Final = "sternpost"
 ANY_ENGINE: Final = "sternpost_any_engine"
 
-OWN: Final = (ANY_ENGINE, STERNPOST)
+HOP: Final = "sternpost_plain_proxy"
+"""The same gateway, told to pass everything through: plain vLLM behind the same hop."""
+
+OWN: Final = (ANY_ENGINE, STERNPOST, HOP)
+
+ONLY: Final[Mapping[str, frozenset[str]]] = {HOP: frozenset({"no_reuse", "short_chat"})}
+"""The workloads of targets that are not asked all of them."""
 
 ANSWERS_OF_ONE_LENGTH: Final = {"ignore_eos": True}
 """Of all targets, so that latencies compare."""
@@ -26,7 +32,7 @@ MOVED: Final = ("Timestamp", "RequestId")
 """What the policies take out of the prefix: the clocks and ids of the agents' requests."""
 
 
-def policy_of(layout: str, *, suffix_cache: bool) -> dict[str, Any]:
+def policy_of(layout: str, *, suffix_cache: bool, kill_level: str = "None") -> dict[str, Any]:
     """Return the policy of one of this project's targets; tenancy is shared, as peers know no tenants."""
     spec: dict[str, Any] = {
         "match": {},
@@ -40,6 +46,7 @@ def policy_of(layout: str, *, suffix_cache: bool) -> dict[str, Any]:
             ],
             "tail": {"source": "LastSystemMessage", "minTokens": 256},
         },
+        "killLevel": kill_level,
     }
     if suffix_cache:
         spec["suffixCache"] = {
@@ -60,6 +67,7 @@ def policy_of(layout: str, *, suffix_cache: bool) -> dict[str, Any]:
 POLICIES: Final[Mapping[str, Mapping[str, Any]]] = {
     ANY_ENGINE: policy_of("TailFirst", suffix_cache=False),
     STERNPOST: policy_of("FixedTail", suffix_cache=True),
+    HOP: policy_of("FixedTail", suffix_cache=True, kill_level="PlainProxy"),
 }
 
 

@@ -17,7 +17,7 @@ from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
 from bench.evaluation.scope import SEED, Scope
-from bench.evaluation.targets import targets_of
+from bench.evaluation.targets import ONLY, targets_of
 from bench.routing.routers import HOST, Router, running
 from sternpost_gateway.bench.client import open_session
 from sternpost_gateway.bench.procedure import SETTLE_SECONDS, Bench, Step, interleaved
@@ -89,7 +89,7 @@ def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
                 continue
             for target in order:
                 piece = Piece(recipe, repeat, target)
-                if piece.key not in run.records:
+                if piece.key not in run.records and name in ONLY.get(target.name, run.scope.sessions):
                     yield piece
 
 

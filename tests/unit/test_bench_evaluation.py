@@ -18,10 +18,11 @@ from bench.evaluation.__main__ import Found, bounds_table, document_of
 from bench.evaluation.claims import BEST_PEER, CLAIMS, judge
 from bench.evaluation.peers import litellm_settings
 from bench.evaluation.scope import QUICK, WHOLE, Scope
-from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
+from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
 from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
 from bench.routing.routers import Router
 from sternpost_core.clock import SystemClock
+from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Layout
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.engine import FakeEngine, running_engine
@@ -127,17 +128,27 @@ def test_all_targets_get_answers_of_one_length_and_only_one_is_salted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "suffix"),
+    ("name", "layout", "suffix", "level"),
     [
-        pytest.param(ANY_ENGINE, Layout.TAIL_FIRST, False, id="any engine"),
-        pytest.param(STERNPOST, Layout.FIXED_TAIL, True, id="with the plugin"),
+        pytest.param(ANY_ENGINE, Layout.TAIL_FIRST, False, KillLevel.NONE, id="any engine"),
+        pytest.param(STERNPOST, Layout.FIXED_TAIL, True, KillLevel.NONE, id="with the plugin"),
+        pytest.param(HOP, Layout.FIXED_TAIL, True, KillLevel.PLAIN_PROXY, id="plain proxy"),
     ],
 )
-def test_policies_are_policies(name: str, layout: Layout, suffix: bool) -> None:
-    """One needs no plugin, the other reuses tails where they stand."""
+def test_policies_are_policies(name: str, layout: Layout, suffix: bool, level: KillLevel) -> None:
+    """One needs no plugin, one reuses tails where they stand, one passes everything through."""
     policy = parse(POLICIES[name])
 
-    assert (layout, suffix) == (policy.prompt.layout, policy.suffix_cache is not None)
+    found = (policy.prompt.layout, policy.suffix_cache is not None, policy.kill_level)
+    assert (layout, suffix, level) == found
+
+
+def test_the_plain_proxy_is_asked_only_what_its_claim_is_about(make_run: MakeRun) -> None:
+    """It has nothing to show where prompts repeat."""
+    targets = targets_of({HOP: "http://g"}, ["http://a"], "m")
+    run = replace(make_run(), scope=Scope({"fixed_tail": 1, "no_reuse": 1}, repeats=1))
+
+    assert ["no_reuse"] == [one.recipe.name for one in pieces(run, targets) if one.target.name == HOP]
 
 
 @pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
