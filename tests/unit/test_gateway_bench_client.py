@@ -1,20 +1,38 @@
 """One request of the bench, and what its answer shows."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sternpost_core.clock import SystemClock
 from sternpost_fakes.engine import FakeEngine, Faults, running_engine
 from sternpost_fakes.fake_http import Reply
-from sternpost_gateway.bench.client import AskFailed, Client, Place, open_session, parse_event, token_counts
+from sternpost_gateway.bench.client import (
+    Answer,
+    AskFailed,
+    Client,
+    Place,
+    open_session,
+    parse_event,
+    token_counts,
+)
 from sternpost_gateway.bench.sample import Sample
 from sternpost_gateway.bench.target import Target
 from sternpost_gateway.bench.workload import Call
 
 CALL = Call({"temperature": 0, "messages": [{"role": "user", "content": "one two three"}], "max_tokens": 3})
 PLACE = Place("s1", 2, True)
+NAMES = ("choices", "delta", "usage", "prompt_tokens", "prompt_tokens_details", "cached_tokens", "response")
+scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
 DETAIL = {"v": 1, "prefix_tokens": 10, "suffix_tokens": 50, "computed_tokens": 40, "reason": "hit"}
 
 
@@ -109,6 +127,18 @@ async def test_a_failure_is_a_sample_with_an_error(faults: Faults, said: str) ->
 def test_lines_of_a_stream(line: bytes, expected: object) -> None:
     """Only what holds an event is one."""
     assert expected == parse_event(line)
+
+
+@given(event=json_values, usage=json_values)
+def test_whatever_an_endpoint_sends_is_an_answer_or_a_failure(event: object, usage: object) -> None:
+    """A run of an hour must not end because one endpoint speaks another dialect."""
+    answer = Answer()
+    with contextlib.suppress(AskFailed):
+        answer.take(parse_event(f"data: {json.dumps(event)}".encode()) or {}, 1.0)
+    answer.take({"usage": usage, "choices": [{"delta": event, "text": usage}], "type": event}, 2.0)
+    counts = token_counts(answer.usage)
+
+    assert counts["prompt_tokens"] == counts["prefix_tokens"] + counts["computed_tokens"]
 
 
 def test_an_error_in_the_stream_is_a_failure() -> None:

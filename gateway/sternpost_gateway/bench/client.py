@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class _Answer:
+class Answer:
     """What has been read of an answer so far; moments on the clock."""
 
     first: float | None = None
@@ -63,13 +63,14 @@ class _Answer:
     usage: Mapping[str, Any] | None = None
 
     def take(self, event: Mapping[str, Any], now: float) -> None:
-        self.usage = event.get("usage") or self.usage
-        for choice in event.get("choices") or ():
+        """Take in an event that came at a moment."""
+        self.usage = _mapping(event.get("usage")) or self.usage
+        for choice in map(_mapping, _list(event.get("choices"))):
             self._take_piece(_piece(choice), ends=choice.get("finish_reason") is not None, now=now)
         if event.get("type") == RESPONSE_PIECE:
             self._take_piece(str(event.get("delta") or ""), ends=False, now=now)
-        elif event.get("type") in RESPONSE_ENDS:
-            self.usage = event["response"].get("usage")
+        elif str(event.get("type")) in RESPONSE_ENDS:
+            self.usage = _mapping(_mapping(event.get("response")).get("usage"))
             self._take_piece("", ends=True, now=now)
 
     def _take_piece(self, piece: str, *, ends: bool, now: float) -> None:
@@ -107,11 +108,11 @@ class Client:
             return _sample(place, started=started - began, error=text)
         return _answered(place, answer, started, began, self._clock.monotonic())
 
-    async def _answer(self, target: Target, call: Call, place: Place, number: int) -> _Answer:
+    async def _answer(self, target: Target, call: Call, place: Place, number: int) -> Answer:
         origin = target.origins[number % len(target.origins)]
         body = json.dumps(self._body(target, call, number), ensure_ascii=False).encode()
         headers = {"content-type": "application/json", SESSION_HEADER: f"{self._salt}-{place.session}"}
-        answer = _Answer()
+        answer = Answer()
         async with self._http.post(
             origin + call.path, data=body, headers={**headers, **target.headers}
         ) as response:
@@ -155,7 +156,9 @@ def parse_event(line: bytes) -> dict[str, Any] | None:
     data = _data(line)
     if not data or data == DONE:
         return None
-    event: dict[str, Any] = json.loads(data)
+    event = json.loads(data)
+    if not isinstance(event, dict):
+        raise AskFailed("an event of the stream is no object")
     if event.get("error"):
         raise AskFailed(str(event["error"]))
     return event
@@ -169,10 +172,10 @@ def token_counts(usage: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     usage = usage or {}
     # Chats and completions name their tokens in one way, responses in another.
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-    prompt = int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0)
-    cached = int(details.get("cached_tokens") or 0)
-    answered = int(usage.get("completion_tokens") or usage.get("output_tokens") or 0)
+    details = _mapping(usage.get("prompt_tokens_details") or usage.get("input_tokens_details"))
+    prompt = _count(usage.get("prompt_tokens") or usage.get("input_tokens"))
+    cached = min(_count(details.get("cached_tokens")), prompt)
+    answered = _count(usage.get("completion_tokens") or usage.get("output_tokens"))
     found = {"prompt_tokens": prompt, "answer_tokens": answered}
     report = parse_report(details.get(HINT_FIELD))
     if report is None:
@@ -191,11 +194,24 @@ def _data(line: bytes) -> bytes:
 
 
 def _piece(choice: Mapping[str, Any]) -> str:
-    delta = choice.get("delta") or {}
+    delta = _mapping(choice.get("delta"))
     return str(delta.get("content") or delta.get("reasoning_content") or choice.get("text") or "")
 
 
-def _answered(place: Place, answer: _Answer, started: float, began: float, ended: float) -> Sample:
+def _mapping(value: object) -> Mapping[str, Any]:
+    # What an endpoint sends need not be what the API promises.
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _answered(place: Place, answer: Answer, started: float, began: float, ended: float) -> Sample:
     first = ended if answer.first is None else answer.first
     gaps = len(answer.pieces) - 1
     return _sample(
