@@ -41,6 +41,12 @@ _CHUNK_BYTES: Final = 65536
 _SPACES: Final = frozenset(" \t\n\r")
 _CONTAINERS: Final = frozenset({dict, list})
 _WHITESPACE: Final = re.compile(r"[ \t\n\r]*")
+_PLAIN_KEY: Final = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
+"""A key without escapes, with its colon: nearly every key there is."""
+
+_NEXT: Final = re.compile(r"[ \t\n\r]*([,}\]])[ \t\n\r]*")
+"""What stands behind a value: a comma, or the end of what the value is in."""
+
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONE_HIGH: Final = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
 _LONE_LOW: Final = re.compile(rb"\\u[dD][c-fC-F](?<!\\u[dD][89abAB]..\\u[dD].)")
@@ -356,19 +362,27 @@ def _walk_object(
     if text[position : position + 1] == "}":
         return
     while True:
-        if text[position : position + 1] != '"':
-            raise json.JSONDecodeError("a key is missing", text, position)
-        key, key_end = _LOOSE.raw_decode(text, position)
-        colon = _skip(text, key_end)
-        if text[colon : colon + 1] != ":":
-            raise json.JSONDecodeError("a colon is missing", text, colon)
-        value_start = _skip(text, colon + 1)
+        key, key_end, value_start = _read_key(text, position)
         decoded, value_end = read(key, value_start)
         yield key, Member(Span(position, key_end), Span(value_start, value_end)), decoded
-        end = _skip(text, value_end)
-        if text[end : end + 1] == "}":
+        following = _after_comma(text, value_end, "}")
+        if following is None:
             return
-        position = _after_comma(text, end)
+        position = following
+
+
+def _read_key(text: str, position: int) -> tuple[str, int, int]:
+    """Return the key at a position, where it ends, and where its value starts."""
+    plain = _PLAIN_KEY.match(text, position)
+    if plain is not None:
+        return plain[1], plain.end(1) + 1, plain.end()
+    if text[position : position + 1] != '"':
+        raise json.JSONDecodeError("a key is missing", text, position)
+    key, key_end = _LOOSE.raw_decode(text, position)
+    colon = _skip(text, key_end)
+    if text[colon : colon + 1] != ":":
+        raise json.JSONDecodeError("a colon is missing", text, colon)
+    return key, key_end, _skip(text, colon + 1)
 
 
 def _walk_array(text: str, start: int, read: Callable[[int], tuple[Any, int]]) -> Iterator[tuple[Span, Any]]:
@@ -379,17 +393,18 @@ def _walk_array(text: str, start: int, read: Callable[[int], tuple[Any, int]]) -
     while True:
         decoded, element_end = read(position)
         yield Span(position, element_end), decoded
-        end = _skip(text, element_end)
-        if text[end : end + 1] == "]":
+        following = _after_comma(text, element_end, "]")
+        if following is None:
             return
-        position = _after_comma(text, end)
+        position = following
 
 
-def _after_comma(text: str, position: int) -> int:
-    """Return where the next member or element starts; `position` is that of the comma."""
-    if text[position : position + 1] != ",":
-        raise json.JSONDecodeError("a comma is missing", text, position)
-    return _skip(text, position + 1)
+def _after_comma(text: str, position: int, closing: str) -> int | None:
+    """Return where the next member or element starts; `position` is where the one before it ends."""
+    found = _NEXT.match(text, position)
+    if found is None or found[1] not in (",", closing):
+        raise json.JSONDecodeError("a comma is missing", text, _skip(text, position))
+    return found.end() if found[1] == "," else None
 
 
 def _key(body: bytes, raw: str, span: Span) -> str:
