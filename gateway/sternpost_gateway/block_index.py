@@ -150,9 +150,14 @@ class BlockIndex:
         held = self._of(engine)
         # An engine evicts the end of a prompt before its beginning, so the beginning is used last.
         for block in reversed(hashes):
-            held.until[block] = max(until, held.until.get(block, 0.0))
+            known = held.until.get(block)
+            if known is None:
+                held.until[block] = until
+                self._holders[block] = self._holders.get(block, 0) | held.bit
+                continue
+            if known < until:
+                held.until[block] = until
             held.until.move_to_end(block)
-            self._holders[block] = self._holders.get(block, 0) | held.bit
         self._trim(held)
 
     def _of(self, engine: Engine) -> _Held:

@@ -83,6 +83,9 @@ SERVER_ERRORS: Final = 500
 FOLLOWS_MAX: Final = 8
 """How often a request follows another that fails; then it goes on by itself."""
 
+RENEWED_SECONDS: Final = 0.1
+"""A decision that is older when its request goes out is remembered anew."""
+
 PREFILL_PATIENCE: Final = 2.0
 """How many times the predicted prefill a whole answer's prompt counts as being computed."""
 
@@ -331,14 +334,15 @@ class Pipeline:
         follows = 0
         while True:
             follows += 1
-            routed = self._route(planned, tried)
+            routed, decided = self._route(planned, tried), parts.clock.monotonic()
             waiting = landing.enter_context(ExitStack())
             flight = waiting.enter_context(parts.fleet.flight(routed.engine, routed.uncached_tokens))
             gate = await parts.gate.enter(routed, replace(entry, may_follow=follows < FOLLOWS_MAX))
             if gate is not None:
                 waiting.callback(gate.leave)
-                # It may have waited for longer than a decision counts.
-                parts.router.sent(routed)
+                if parts.clock.monotonic() - decided >= RENEWED_SECONDS:
+                    # It may have waited for longer than a decision counts.
+                    parts.router.sent(routed)
                 routed = replace(routed, queued_tokens=gate.queued_tokens)
                 identified.received.trace.event(Stage.ADMITTED)
                 return Admitted(routed=routed, flight=flight, gate=gate)
