@@ -9,6 +9,7 @@ import pytest
 
 from sternpost_core.errors import OperatingError, SettingsError
 from sternpost_fakes.engine import FakeEngine, Faults, running_engine
+from sternpost_fakes.gateway import running_gateway
 from sternpost_gateway.bench.command import COMMAND
 from sternpost_gateway.bench.order import order_of
 from sternpost_gateway.bench.records import read_records
@@ -56,6 +57,23 @@ async def test_failed_requests_are_said_and_make_the_status_1(
 
     assert 1 == status
     assert "failed requests at one: 4, the first: ServerDisconnectedError" in capsys.readouterr().err
+
+
+async def test_a_gateway_is_measured_against_itself_with_reuse_off(tmp_path: Path) -> None:
+    """The tail is built during the warm-ups, and read by whoever does not ask for a cache that is off."""
+    engine = FakeEngine()
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url]) as gateway:
+        flags = ["--target", f"off={gateway.url}", "--target", f"on={gateway.url}", "--model", "qwen"]
+        flags += ["--target-body", 'off={"prefix_cache": false}', "--workload", "fixed_tail"]
+        flags += ["--sessions", "3", "--repeats", "1", "--settle-seconds", "0.3"]
+        flags += ["--out", str(tmp_path / "run")]
+        status = await asyncio.to_thread(COMMAND.run, parsed(*flags))
+
+    units = read_records(tmp_path / "run").units
+    reused = {unit.target: [bool(one.suffix_tokens) for one in unit.samples] for unit in units}
+    assert 0 == status
+    assert [False] * 3 == reused["off"]
+    assert reused["on"][-1]
 
 
 async def test_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
