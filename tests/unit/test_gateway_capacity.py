@@ -160,8 +160,8 @@ def test_a_speed_is_taken_from_a_bench_s_run(
 
     assert 0 == COMMAND.run(parsed(*flags))
     assert "computes 1000 prompt tokens per second, and takes 50 ms" in capsys.readouterr().out
-    with pytest.raises(SettingsError, match="--target: 'other' is not allowed; allowed: plain"):
-        COMMAND.run(parsed(*flags, "--target", "other"))
+    with pytest.raises(SettingsError, match="--speed-target: 'other' is not allowed; allowed: plain"):
+        COMMAND.run(parsed(*flags, "--speed-target", "other"))
 
 
 def test_without_a_speed_there_is_no_plan(log: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_policy_file_that_is_none_is_refused(text: str, fault: str, log: Path,
     path.write_text(text)
     with pytest.raises(SternpostError, match=fault):
         COMMAND.run(
-            parsed(str(log), "--requests-per-second", "5", "--prefill-rate", "9", "--policy", str(path))
+            parsed(str(log), "--requests-per-second", "5", "--prefill-rate", "9", "--policy-file", str(path))
         )
 
 

@@ -53,7 +53,9 @@ class PlanCommand:
         """Declare the flags."""
         parser.description = DESCRIPTION
         parser.add_argument("files", nargs="+", metavar="FILE", help="log, as `sternpost lint` reads it")
-        parser.add_argument("--policy", type=Path, metavar="FILE", help="default: the one that lint proposes")
+        parser.add_argument(
+            "--policy-file", type=Path, metavar="FILE", help="default: the one that lint proposes"
+        )
         _add_traffic(parser)
         _add_speed(parser)
         _add_tokens(parser)
@@ -97,9 +99,11 @@ def speed_of(arguments: argparse.Namespace) -> Speed:
             raise SettingsError("plan", [fault])
         return Speed(arguments.prefill_rate, arguments.fixed_ms / 1000, arguments.decode_rate)
     recorded = read_records(arguments.speed_from)
-    target = arguments.target or recorded.head["baseline"]
+    target = arguments.speed_target or recorded.head["baseline"]
     if target not in recorded.head["targets"]:
-        raise SettingsError("plan", [Fault("--target", repr(target), ", ".join(recorded.head["targets"]))])
+        raise SettingsError(
+            "plan", [Fault("--speed-target", repr(target), ", ".join(recorded.head["targets"]))]
+        )
     return fit(points_of(recorded.units, target), arguments.decode_rate)
 
 
@@ -164,7 +168,9 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         help="answer tokens per second of an engine, all requests together (default: answers cost nothing)",
     )  # fmt: skip
     parser.add_argument("--speed-from", type=Path, metavar="RUN", help="fit the speed to a bench's run")
-    parser.add_argument("--target", metavar="NAME", help="whose requests are fitted (default: the baseline)")
+    parser.add_argument(
+        "--speed-target", metavar="NAME", help="whose requests are fitted (default: the baseline)"
+    )
 
 
 def _add_tokens(parser: argparse.ArgumentParser) -> None:
@@ -182,10 +188,10 @@ def _demands(arguments: argparse.Namespace) -> tuple[Demand, Demand]:
     with ExitStack() as stack:
         log = Log(arguments.files, None, stack, sys.stdin.buffer)
         advance = stack.enter_context(progress_bar(log.size, sys.stderr))
-        if arguments.policy is None:
+        if arguments.policy_file is None:
             policy = analyse(log, prompts, Options(shape=shape, names=PolicyNames()), advance).policy
         else:
-            policy = read_policy(arguments.policy)
+            policy = read_policy(arguments.policy_file)
         # The log is of the requests that the plan is about, whatever else the policy asks of a request.
         policy = policy and replace(policy, match=replace(policy.match, models=()))
         today, fixed = demands(log, prompts, shape, policy, lambda read: advance(PLANNING, read))
@@ -205,7 +211,7 @@ def read_policy(path: Path) -> Policy:
     try:
         mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise OperatingError(f"--policy: {path} cannot be read as YAML: {error}") from error
+        raise OperatingError(f"--policy-file: {path} cannot be read as YAML: {error}") from error
     return parse(mapping)
 
 
