@@ -32,6 +32,8 @@ def write_plot(figures: Sequence[Figures], path: Path) -> None:
         _draw_ttft(row[0], [found[target] for target in shown], colors)
         _draw_tokens(row[1], [found[target] for target in shown])
         row[0].set_title(workload, loc="left", fontsize=10)
+    # One legend for all rows, for within them it would hide bars.
+    figure.legend(*grid[0][1].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)
     figure.savefig(path, dpi=110)
 
 
@@ -64,4 +66,3 @@ def _draw_tokens(axes: Axes, figures: Sequence[Figures]) -> None:
     axes.set_yticklabels([])
     axes.set_xlabel("prompt tokens per request, mean", fontsize=8)
     axes.tick_params(labelsize=8)
-    axes.legend(fontsize=7, loc="lower right")
