@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
         clock=SystemClock(),
         registry=CollectorRegistry(),
         upstream=PooledUpstream(settings.limits, settings.timeouts),
-        control=control_client(None),
+        control=control_client(),
         chance=random.Random(1),
         lifecycle=Lifecycle(),
         strategies=lambda chance: Strategies(

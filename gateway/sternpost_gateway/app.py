@@ -29,13 +29,13 @@ from sternpost_core.rollout import FOR_ALL, NOT_BEGUN
 from sternpost_gateway.admin import Admin, Lifecycle
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
-from sternpost_gateway.callers import Callers
-from sternpost_gateway.client_keys import read_client_keys
+from sternpost_gateway.callers import Callers, make_callers
 from sternpost_gateway.cluster.source import ClusterConfig
 from sternpost_gateway.config import Config, ConfigSource, PolicyDirectory
 from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
 from sternpost_gateway.engine_api import EngineApi
+from sternpost_gateway.engine_keys import EngineKeys
 from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
@@ -50,6 +50,7 @@ from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
+from sternpost_gateway.secret_files import secret_text
 from sternpost_gateway.settings import Cluster, Settings, Worker
 from sternpost_gateway.shadow.sampler import Live, ShadowSampler
 from sternpost_gateway.shadow.verdicts import Demotion, Verdicts
@@ -78,7 +79,7 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 MakeMetrics = Callable[[CollectorRegistry], Metrics]
 """Returns what a gateway counts in, shown by a registry."""
 
-NO_FILES: Final[Mapping[str, WatchedFiles[None]]] = {}
+NO_FILES: Final[Mapping[str, WatchedFiles[Any]]] = {}
 """Of a gateway without TLS."""
 
 SECRET_FILE: Final = "salt.key"
@@ -98,7 +99,7 @@ def create_app(
     tracing: Tracing = NO_TRACING,
     make_metrics: MakeMetrics = Metrics,
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
-    files: Mapping[str, WatchedFiles[None]] = NO_FILES,
+    files: Mapping[str, WatchedFiles[Any]] = NO_FILES,
     dialer: Dialer | None = None,
 ) -> ASGIApp:
     """
@@ -109,22 +110,20 @@ def create_app(
         OperatingError: the salt secret cannot be read or kept.
     """
     metrics = make_metrics(registry)
-    own_state = _own_state(settings)
     kills = Kills(clock, settings.state, _on_latch(metrics))
-    versions = Versions(own_state)
-    static = tuple(Engine(url.rstrip("/")) for url in settings.engines)
+    versions = Versions(settings.own_state)
     tails = Tails(clock)
-    routing = _routing(settings, static, tails, clock, chance, strategies, metrics)
-    trips = Trips(clock, own_state, _on_trip(metrics))
-    members = Members(static, _on_engines(routing.fleet, trips))
-    on_config, on_engines = _on_config(kills, metrics, versions), members.source("cluster")
-    source, keep_current = _config_source(settings, clock, chance, on_config, on_engines)
-    source.load()
+    routing = _routing(settings, tails, clock, chance, strategies, metrics)
+    trips = Trips(clock, settings.own_state, _on_trip(metrics))
+    members = Members(routing.fleet.engines, _on_engines(routing.fleet, trips))
+    keys, key_files = _engine_keys(settings)
+    on_config, on_engines = _on_config(kills, metrics, versions, keys), members.source("cluster")
+    source, keep_current = _config_source(settings, clock, chance, on_config, on_engines, keys)
     kill_file = _load_kill_file(settings.kill_file, kills)
-    api = EngineApi(control, settings.timeouts)
+    api = EngineApi(control, settings.timeouts, keys.own)
     prompts = make_prompts(api, clock, versions, routing.estimates.tokens, settings.token_estimate)
     builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
-    verdicts = Verdicts(clock, own_state, _on_demotion(metrics))
+    verdicts = Verdicts(clock, settings.own_state, _on_demotion(metrics))
     live = Live(lambda: source.config.policies, lambda: kills.table)
     parts = Parts(
         settings=settings,
@@ -148,19 +147,20 @@ def create_app(
             api, routing.fleet, verdicts, routing.shadow_budget, metrics, chance, settings.cold, live
         ),
         router=routing.router,
-        forward=Forward(upstream, settings),
+        forward=Forward(upstream, keys),
         metrics=metrics,
         tracing=tracing,
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
-    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _outer_jobs(settings, routing, members, files)
+    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _outer_jobs(
+        settings, routing, members, {**files, **key_files}
+    )
     own = _own(admin, settings.worker, lambda app: _running(app, parts, kills, jobs, api, upstream))
     return _entrance(parts, own, dialer or Dialer(settings.timeouts))
 
 
 def _routing(
     settings: Settings,
-    static: Sequence[Engine],
     tails: Tails,
     clock: Clock,
     chance: random.Random,
@@ -168,7 +168,7 @@ def _routing(
     metrics: Metrics,
 ) -> Routing:
     return make_routing(
-        static,
+        tuple(Engine(url.rstrip("/")) for url in settings.engines),
         tails,
         clock,
         chance,
@@ -258,62 +258,45 @@ def load_secret(settings: Settings) -> bytes:
     return kept
 
 
-def make_callers(settings: Settings, clock: Clock) -> Callers:
-    """
-    Return who finds out who sends a request.
-
-    Raises:
-        SettingsError, OperatingError: a file of keys cannot be used.
-    """
-    path = settings.client_keys
-    keys = None if path is None else WatchedFiles("--client-keys", [path], lambda: read_client_keys(path))
-    rules = settings.tokens
-    certified = settings.tls is not None and settings.tls.client_ca is not None
-    if rules is None:
-        return Callers(keys, needs_certificate=certified)
-    # Cryptography takes time and memory to load: only gateways that check tokens need it.
-    from sternpost_gateway.bearer_tokens import BearerTokens, token_keys
-
-    tokens = BearerTokens(rules, token_keys(rules, clock), clock)
-    return Callers(keys, tokens, needs_certificate=certified)
-
-
 def _config_source(
     settings: Settings,
     clock: Clock,
     chance: random.Random,
     on_config: Callable[[Config], None],
     on_engines: OnEngines,
+    keys: EngineKeys,
 ) -> tuple[ConfigSource, Job]:
-    """Return where the configuration comes from, and what keeps it current."""
+    """
+    Return where the configuration comes from, once it is there, and what keeps it current.
+
+    Raises:
+        PolicyError: there is nothing to begin with.
+    """
     if settings.policies is not None:
         directory = PolicyDirectory(settings.policies, clock, on_config)
+        directory.load()
         return directory, lambda: directory.watch(settings.timeouts.poll_seconds)
     place = settings.cluster or Cluster()
     # The Kubernetes client takes time and memory to load: only gateways of a cluster need it.
     from sternpost_gateway.cluster.api import KubernetesApi
+    from sternpost_gateway.cluster.pool_secrets import PoolSecrets
 
     api = KubernetesApi(place.kubeconfig)
     undecided = NOT_BEGUN if place.rollouts else FOR_ALL
     cluster = ClusterConfig(
         api, clock, chance, place.namespace, undecided, settings.state, on_config, on_engines
     )
+    cluster.load()
 
     async def keep_current() -> None:
         try:
-            await cluster.watch()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(cluster.watch())
+                group.create_task(PoolSecrets(api, keys).run())
         finally:
             await api.aclose()
 
     return cluster, keep_current
-
-
-def _own_state(settings: Settings) -> Path | None:
-    """Return the directory for what a worker keeps for itself; the first one's is the gateway's."""
-    worker = settings.worker
-    if settings.state is None or worker is None or worker.index == 0:
-        return settings.state
-    return settings.state / f"worker-{worker.index}"
 
 
 def _entrance(parts: Parts, own: Starlette, dialer: Dialer) -> ASGIApp:
@@ -332,8 +315,21 @@ def _entrance(parts: Parts, own: Starlette, dialer: Dialer) -> ASGIApp:
     return entrance
 
 
-def _on_config(kills: Kills, metrics: Metrics, versions: Versions) -> Callable[[Config], None]:
+def _engine_keys(settings: Settings) -> tuple[EngineKeys, dict[str, WatchedFiles[Any]]]:
+    """Return what engines are shown, and the file of the flags' key, if there is one."""
+    path = settings.engine_key_file
+    if path is None:
+        return EngineKeys(settings.credentials, lambda: settings.engine_key), {}
+    flag = "--engine-key-file"
+    watched = WatchedFiles(flag, [path], lambda: secret_text(flag, path, 1))
+    return EngineKeys(settings.credentials, lambda: watched.value), {"engines' key": watched}
+
+
+def _on_config(
+    kills: Kills, metrics: Metrics, versions: Versions, keys: EngineKeys
+) -> Callable[[Config], None]:
     def take(config: Config) -> None:
+        keys.configure(config.pools)
         epochs = {name: rollout.epoch for name, rollout in config.rollouts.items()}
         kills.configure(config.policies.policies, config.switches, epochs)
         versions.agree(config.policies.policies)
@@ -425,7 +421,7 @@ def _caller_jobs(callers: Callers) -> dict[str, Job]:
 
 
 def _outer_jobs(
-    settings: Settings, routing: Routing, members: Members, files: Mapping[str, WatchedFiles[None]]
+    settings: Settings, routing: Routing, members: Members, files: Mapping[str, WatchedFiles[Any]]
 ) -> dict[str, Job]:
     """Return what finds engines, what hears of their caches, and what keeps up with files, by name."""
     jobs: dict[str, Job] = {name: watched.watch for name, watched in files.items()}

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from sternpost_core.clock import Clock
 from sternpost_core.policy_match import Caller
-from sternpost_gateway.client_keys import ClientKeys, digest_of
+from sternpost_gateway.client_keys import ClientKeys, digest_of, read_client_keys
 from sternpost_gateway.errors import Unauthorized
 from sternpost_gateway.headers import Headers
+from sternpost_gateway.settings import Settings
 from sternpost_gateway.watched_files import WatchedFiles
 
 KEY_HEADERS: Final = frozenset({b"x-api-key", b"api-key"})
@@ -85,3 +87,23 @@ def secret_of(headers: Headers) -> str:
         if len(text) <= SECRET_LENGTH_MAX and text.strip():
             return text.strip()
     return ""
+
+
+def make_callers(settings: Settings, clock: Clock) -> Callers:
+    """
+    Return who finds out who sends a request.
+
+    Raises:
+        SettingsError, OperatingError: a file of keys cannot be used.
+    """
+    path = settings.client_keys
+    keys = None if path is None else WatchedFiles("--client-keys", [path], lambda: read_client_keys(path))
+    rules = settings.tokens
+    certified = settings.tls is not None and settings.tls.client_ca is not None
+    if rules is None:
+        return Callers(keys, needs_certificate=certified)
+    # Cryptography takes time and memory to load: only gateways that check tokens need it.
+    from sternpost_gateway.bearer_tokens import BearerTokens, token_keys
+
+    tokens = BearerTokens(rules, token_keys(rules, clock), clock)
+    return Callers(keys, tokens, needs_certificate=certified)

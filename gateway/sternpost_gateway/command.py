@@ -111,6 +111,7 @@ def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = 
         tokens=_tokens(arguments),
         credentials=arguments.credentials,
         engine_key=secret_text("--engine-key-file", arguments.engine_key_file, 1),
+        engine_key_file=arguments.engine_key_file,
         response_headers=not arguments.no_response_headers,
         token_estimate=_token_estimate(arguments),
         traces=traces_of(arguments, environment),
@@ -283,7 +284,12 @@ def _add_secrets(parser: argparse.ArgumentParser) -> None:
         help="what engines see: the client's Authorization header, the engine key in its place,"
         " or neither (default: %(default)s)",
     )
-    parser.add_argument("--engine-key-file", type=Path, metavar="FILE", help="key for the engines' APIs")
+    parser.add_argument(
+        "--engine-key-file",
+        type=Path,
+        metavar="FILE",
+        help="key for the engines' APIs; edits count within a second",
+    )
 
 
 def _add_callers(parser: argparse.ArgumentParser) -> None:

@@ -41,11 +41,21 @@ class ControlRefused(OperatingError):
 
 
 class EngineApi:
-    """Asks engines. `client` decides about the network, so that tests can answer in its place."""
+    """
+    Asks engines. `client` decides about the network, so that tests can answer in its place.
 
-    def __init__(self, client: httpx.AsyncClient, timeouts: Timeouts) -> None:
+    `key_of` returns what an engine asks for from the gateway itself, None if nothing.
+    """
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        timeouts: Timeouts,
+        key_of: Callable[[Engine], str | None] = lambda engine: None,
+    ) -> None:
         self._client = client
         self._timeouts = timeouts
+        self._key_of = key_of
 
     async def health(self, engine: Engine) -> Health:
         """Ask for the engine's health, for as long as one probe may take."""
@@ -149,6 +159,8 @@ class EngineApi:
         self, method: str, engine: Engine, path: str, body: bytes | None, timeout_seconds: float
     ) -> httpx.Response:
         headers = {"content-type": "application/json"} if body is not None else {}
+        if (key := self._key_of(engine)) is not None:
+            headers["authorization"] = f"Bearer {key}"
         try:
             return await self._client.request(
                 method, engine.url + path, content=body, headers=headers, timeout=timeout_seconds
@@ -157,13 +169,11 @@ class EngineApi:
             raise ControlFailed(f"{engine.url}{path} did not answer: {type(error).__name__}") from error
 
 
-def control_client(engine_key: str | None, tls: Tls | None = None) -> httpx.AsyncClient:
+def control_client(tls: Tls | None = None) -> httpx.AsyncClient:
     """Return the client for control calls; it believes no environment variable about proxies."""
     hooks = [] if tls is None or tls.server_name is None else [_named(tls.server_name)]
-    headers = {} if engine_key is None else {"authorization": f"Bearer {engine_key}"}
     limits = httpx.Limits(max_connections=CONNECTIONS_MAX)
     return httpx.AsyncClient(
-        headers=headers,
         limits=limits,
         trust_env=False,
         verify=True if tls is None else tls.context,

@@ -6,20 +6,21 @@ from dataclasses import replace
 
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
+from sternpost_gateway.engine_keys import EngineKeys
 from sternpost_gateway.errors import PoolMisconfigured
+from sternpost_gateway.fleet import Engine
 from sternpost_gateway.headers import upstream_headers
 from sternpost_gateway.receive import Received
-from sternpost_gateway.settings import Credentials, Settings
+from sternpost_gateway.settings import Credentials
 from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
 
 
 class Forward:
     """Sends composed requests with the pool's credentials."""
 
-    def __init__(self, upstream: Upstream, settings: Settings) -> None:
+    def __init__(self, upstream: Upstream, keys: EngineKeys) -> None:
         self._upstream = upstream
-        self._credentials = settings.credentials
-        self._engine_key = settings.engine_key
+        self._keys = keys
 
     async def send(self, composed: Composed, client: Client, *, again: bool = False) -> UpstreamResponse:
         """
@@ -33,24 +34,25 @@ class Forward:
         """
         return await self._upstream.send(replace(self._request(composed, client), fresh=again))
 
-    def headers(self, received: Received, *, identity: bool = False) -> list[tuple[str, str]]:
+    def headers(self, received: Received, engine: Engine, *, identity: bool = False) -> list[tuple[str, str]]:
         """
         Return what an engine gets of a request's headers, and the pool's credentials.
 
         Raises:
             PoolMisconfigured: the pool's key is missing.
         """
-        if self._credentials is Credentials.REPLACE and not self._engine_key:
+        shown = self._keys.shown(engine)
+        if shown.mode is Credentials.REPLACE and not shown.key:
             raise PoolMisconfigured("the pool replaces credentials, but has no key")
         headers = upstream_headers(
-            received.headers, received.request_id, self._credentials, self._engine_key, identity=identity
+            received.headers, received.request_id, shown.mode, shown.key, identity=identity
         )
         return received.trace.propagated(headers)
 
     def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
         received = composed.planned.identified.received
         identity = composed.outlook.hint is not None and composed.metering is not Metering.NONE
-        headers = self.headers(received, identity=identity)
+        headers = self.headers(received, composed.engine, identity=identity)
         if composed.body is not None:
             return UpstreamRequest(
                 received.method, composed.engine.url + received.target, headers, composed.body

@@ -203,7 +203,7 @@ async def _serve(
         clock=SystemClock(),
         registry=make_registry(),
         upstream=PooledUpstream(settings.limits, settings.timeouts, to_engines),
-        control=control_client(settings.engine_key, to_engines),
+        control=control_client(to_engines),
         chance=random.Random(),
         lifecycle=lifecycle,
         tracing=tracing_of(settings.traces),

@@ -240,6 +240,7 @@ class Settings:
     tokens: TokenRules | None = None
     credentials: Credentials = Credentials.FORWARD
     engine_key: str | None = field(default=None, repr=False)
+    engine_key_file: Path | None = None
     response_headers: bool = True
     token_estimate: TokenEstimate | None = None
     traces: Traces | None = None
@@ -247,6 +248,13 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     cold: ColdLimits = field(default_factory=ColdLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+
+    @property
+    def own_state(self) -> Path | None:
+        """Return the directory for what a worker keeps for itself; the first one's is the gateway's."""
+        if self.state is None or self.worker is None or self.worker.index == 0:
+            return self.state
+        return self.state / f"worker-{self.worker.index}"
 
 
 def check_settings(settings: Settings) -> None:

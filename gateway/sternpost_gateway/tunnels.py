@@ -109,7 +109,7 @@ class Tunnels:
                 return engine
 
     def _head(self, engine: Engine, received: Received) -> bytes:
-        headers = self._parts.forward.headers(received)
+        headers = self._parts.forward.headers(received, engine)
         return request_bytes(received.method, received.target, urlsplit(engine.url).netloc, headers)
 
     def _note_failure(self, routed: Routed, error: UpstreamError) -> None:

@@ -67,6 +67,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             "tls": {"existingSecret": "served", "clientCaKey": "ca.crt", "minVersion": "1.3"},
             "engineTls": {"existingSecret": "met", "serverName": "engine", "clientCertificate": True},
             "clientKeys": {"existingSecret": "clients"},
+            "poolSecrets": [{"namespace": "agents", "name": "vllm"}],
             "clientTokens": {"keysUrl": "https://login/keys", "issuer": "https://login", "audience": "a"},
         }
     },
@@ -209,6 +210,21 @@ def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> No
 
     assert [["cachekillswitches"]] == [rule["resources"] for rule in roles["ClusterRole"]["rules"]]
     assert "agents" == roles["Role"]["metadata"]["namespace"]
+
+
+def test_a_gateway_reads_the_secrets_of_pools_by_name_alone() -> None:
+    """No gateway may list Secrets, or read one that no pool names."""
+    secret = {"namespace": "agents", "name": "vllm"}
+    rules = [
+        (item["metadata"]["namespace"], rule)
+        for item in objects({"gateway": {"poolSecrets": [secret]}})
+        if item["kind"] in ("Role", "ClusterRole") and "gateway" in item["metadata"]["name"]
+        for rule in item["rules"]
+        if "secrets" in rule["resources"]
+    ]
+
+    expected = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["vllm"], "verbs": ["get"]}
+    assert [("agents", expected)] == rules
 
 
 def test_a_gateway_with_tls_is_probed_by_tls() -> None:

@@ -113,6 +113,19 @@ class KubernetesApi:
             body = await _json(response, resource)
         return not _is_absent(response, body, resource, key)
 
+    async def read(self, resource: Resource, key: Key, seconds: float) -> Object | None:
+        """
+        Return an object, None if the server says that this very object is not there.
+
+        Raises:
+            ClusterError: it is not known whether it is there.
+        """
+        path = resource.object_path(key)
+        response = await self._get(resource, "get", path, {}, aiohttp.ClientTimeout(seconds), allowed=404)
+        async with response:
+            body = await _json(response, resource)
+        return None if _is_absent(response, body, resource, key) else body
+
     async def apply(self, resource: Resource, key: Key, item: Object, seconds: float) -> Object:
         """
         Create an object, or take over the fields that `item` holds (server-side apply); return all of it.

@@ -108,7 +108,7 @@ async def running_gateway(
         clock=SystemClock(),
         registry=registry,
         upstream=PooledUpstream(chosen.limits, chosen.timeouts, tls),
-        control=control_client(chosen.engine_key, tls),
+        control=control_client(tls),
         chance=random.Random(7),
         lifecycle=lifecycle,
         tracing=tracing,

@@ -17,6 +17,7 @@ from sternpost_gateway.admit import Admission
 from sternpost_gateway.builder import TailBuilder
 from sternpost_gateway.callers import Callers
 from sternpost_gateway.engine_api import EngineApi
+from sternpost_gateway.engine_keys import EngineKeys
 from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kills import KillTable
@@ -157,6 +158,6 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
             live=Live(around.policies, around.kills),
         ),
         router=routing.router,
-        forward=Forward(upstream, settings),
+        forward=Forward(upstream, EngineKeys(settings.credentials, lambda: settings.engine_key)),
         metrics=metrics,
     )
