@@ -109,7 +109,7 @@ class Admin:
 
     def show_states(self) -> None:
         """Bring those gauges up to date that nothing sets when what they tell about changes."""
-        self.metrics.config_age_seconds.set(self._config_age())
+        self.metrics.config_age_seconds.set(self.config_age())
         self.metrics.config_faults.set(len(self.source.status.faults))
         self.metrics.kill_file_faults.set(self.kill_file is not None and self.kill_file.fault is not None)
         self.metrics.engines_tripped.set(len(self.trips.active()))
@@ -192,6 +192,10 @@ class Admin:
             "level": table.everyone.value,
             "policies": {policy: level.value for policy, level in table.levels.items()},
             "epochs": dict(table.epochs),
+            "recoveries": {
+                policy: {"from": recovery.level.value, "share": recovery.share(self.clock.monotonic())}
+                for policy, recovery in table.recoveries.items()
+            },
             "sources": [
                 {"policy": policy or None, "source": source.value, "level": level.value}
                 for policy, sources in table.sources.items()
@@ -215,7 +219,8 @@ class Admin:
         fault = self.kill_file.fault
         return {"path": str(self.kill_file.path), "fault": _fault(fault) if fault else None}
 
-    def _config_age(self) -> float:
+    def config_age(self) -> float:
+        """Return the seconds since the configuration was last read."""
         return self.clock.monotonic() - self.source.status.read_at
 
     def _details(self) -> dict[str, Any]:
@@ -224,7 +229,7 @@ class Admin:
             "draining": self.lifecycle.draining,
             "policies": [policy.full_name for policy in self.source.config.policies.policies],
             "faults": [_fault(fault) for fault in status.faults],
-            "config_age_seconds": round(self._config_age(), 3),
+            "config_age_seconds": round(self.config_age(), 3),
             "kill": {"level": self.kills.table.everyone.value, "file": self._kill_file_state()},
             "engines": [_engine(view) for view in self.fleet.views()],
         }

@@ -48,6 +48,7 @@ from sternpost_gateway.model_list import ModelList
 from sternpost_gateway.pipeline import ENGINE_PATHS, Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
+from sternpost_gateway.recovery import freeze_while_stale
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.secret_files import secret_text
@@ -110,7 +111,7 @@ def create_app(
         OperatingError: the salt secret cannot be read or kept.
     """
     metrics = make_metrics(registry)
-    kills = Kills(clock, settings.state, _on_latch(metrics))
+    kills = Kills(clock, settings.state, _on_latch(metrics), settings.timeouts.unkill_step_seconds)
     versions = Versions(settings.own_state)
     tails = Tails(clock)
     routing = _routing(settings, tails, clock, chance, strategies, metrics)
@@ -152,9 +153,8 @@ def create_app(
         tracing=tracing,
     )
     admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
-    jobs = _jobs(parts, keep_current, api, kills, kill_file) | _outer_jobs(
-        settings, routing, members, {**files, **key_files}
-    )
+    jobs = _jobs(parts, keep_current, api, admin)
+    jobs |= _outer_jobs(settings, routing, members, {**files, **key_files})
     own = _own(admin, settings.worker, lambda app: _running(app, parts, kills, jobs, api, upstream))
     return _entrance(parts, own, dialer or Dialer(settings.timeouts))
 
@@ -175,6 +175,7 @@ def _routing(
         strategies=strategies,
         cold=settings.cold,
         budget_share=1.0 / settings.workers,
+        shadow_share=settings.shadow_share,
         on_outcome=metrics.gated,
     )
 
@@ -391,16 +392,15 @@ async def _running(
         yield
 
 
-def _jobs(
-    parts: Parts, keep_current: Job, api: EngineApi, kills: Kills, kill_file: KillFile | None
-) -> dict[str, Job]:
+def _jobs(parts: Parts, keep_current: Job, api: EngineApi, admin: Admin) -> dict[str, Job]:
     """Return what keeps beliefs fresh, by name."""
-    timeouts = parts.settings.timeouts
+    timeouts, kills, kill_file = parts.settings.timeouts, admin.kills, admin.kill_file
     jobs: dict[str, Job] = {
         "configuration": keep_current,
         "prober": Prober(api, parts.fleet, parts.metrics, timeouts, parts.clock).run,
         "warmer": lambda: parts.warmer.run(lambda key: is_warm(parts, key)),
         "versions": parts.prompts.versions.keep_saved,
+        "recovery": lambda: freeze_while_stale(kills.delay, admin.config_age, parts.clock.monotonic),
     }
     jobs |= _caller_jobs(parts.callers)
     if parts.settings.worker is not None:

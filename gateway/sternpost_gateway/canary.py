@@ -56,6 +56,11 @@ def session_key(
     rollout = rollouts.get(policy.full_name)
     if rollout is None or (rollout.weight, rollout.read_weight) in ((0, 0), (WEIGHT_MAX, WEIGHT_MAX)):
         return b""
+    return conversation_bytes(tenant, session, document, path)
+
+
+def conversation_bytes(tenant: str | None, session: str | None, document: Document, path: str) -> bytes:
+    """Return a request's tenant and session as bytes, else its tenant and how its conversation begins."""
     if session is not None:
         return f"{tenant!r} {session!r}".encode()
     dialogue = dialogue_of(document, path)

@@ -14,6 +14,7 @@ from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.cold_limiter import ColdLimits
+from sternpost_gateway.prefill_budget import SHADOW_SHARE
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import (
@@ -127,11 +128,13 @@ def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = 
             batched_tokens=arguments.max_num_batched_tokens,
             sequences=arguments.max_num_seqs,
         ),
+        shadow_share=arguments.shadow_share,
         timeouts=replace(
             DEFAULT_TIMEOUTS,
             first_byte_seconds=arguments.first_byte_seconds,
             headers_seconds=arguments.headers_seconds,
             ping_seconds=arguments.ping_seconds,
+            unkill_step_seconds=arguments.unkill_step_seconds,
             idle_seconds=arguments.idle_seconds,
             drain_delay_seconds=arguments.drain_delay_seconds,
             drain_seconds=arguments.drain_seconds,
@@ -176,6 +179,14 @@ def seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more seconds")
+    return value
+
+
+def share(text: str) -> float:
+    """Read a share."""
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 to 1")
     return value
 
 
@@ -341,6 +352,26 @@ def _tokens(arguments: argparse.Namespace) -> TokenRules | None:
     return replace(rules, algorithms=tuple(arguments.jwt_algorithm)) if arguments.jwt_algorithm else rules
 
 
+def _caution_flags() -> tuple[NumberFlag, ...]:
+    """Return the flags of how quickly sessions come back, and of what replays may cost."""
+    return (
+        NumberFlag(
+            "--unkill-step-seconds",
+            "SECONDS",
+            seconds,
+            DEFAULT_TIMEOUTS.unkill_step_seconds,
+            "between two shares of the sessions that come back after a kill level; 0: all at once",
+        ),
+        NumberFlag(
+            "--shadow-share",
+            "SHARE",
+            share,
+            SHADOW_SHARE,
+            "of the engines' prefill rate that shadow replays may take, 0 to 1",
+        ),
+    )
+
+
 def _number_flags() -> tuple[NumberFlag, ...]:
     limits, cold, timeouts = DEFAULT_LIMITS, ColdLimits(), DEFAULT_TIMEOUTS
     return (
@@ -365,6 +396,7 @@ def _number_flags() -> tuple[NumberFlag, ...]:
             "--max-num-batched-tokens", "N", positive, cold.batched_tokens, "the engines' flag of this name"
         ),
         NumberFlag("--max-num-seqs", "N", positive, cold.sequences, "the engines' flag of this name"),
+        *_caution_flags(),
         NumberFlag("--max-in-flight", "N", positive, limits.in_flight_max, "requests in flight"),
         NumberFlag(
             "--first-byte-seconds",

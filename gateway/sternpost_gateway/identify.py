@@ -10,9 +10,9 @@ from sternpost_core.jsonspan import Document, value
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Policy
 from sternpost_core.policy_match import PolicySet, session_of, tenant_of
-from sternpost_core.rollout import Arm
+from sternpost_core.rollout import Arm, bucket_of
 from sternpost_gateway.availability import is_served
-from sternpost_gateway.canary import Placed, Rollouts, place, session_key
+from sternpost_gateway.canary import Placed, Rollouts, conversation_bytes, place, session_key
 from sternpost_gateway.headers import CACHE_HEADER, as_mapping
 from sternpost_gateway.kills import KillTable
 from sternpost_gateway.receive import Received
@@ -72,13 +72,18 @@ def identify(
     if policy is not None:
         key = session_key(policy, rollouts, tenant, session, document, received.path)
         placed = place(policy, rollouts, key)
+    recovery = kills.recoveries.get(name) if name else None
+    held = KillLevel.NONE
+    if recovery is not None and name is not None:
+        key = conversation_bytes(tenant, session, document, received.path)
+        held = recovery.held(bucket_of(name, key), received.arrived)
     return Identified(
         received=received,
         model=model,
         policy=policy,
         tenant=tenant,
         session=session,
-        level=max(kills.level(name), placed.level),
+        level=max(kills.level(name), placed.level, held),
         arm=placed.arm,
         held=placed.level,
         epoch=kills.epoch(name) if name else 0,

@@ -4,8 +4,8 @@ What is switched off, for whom, and why.
 Two kinds of sources count. Each policy's `killLevel` and the CacheKillSwitch objects say what they say for as
 long as they say it. What comes over HTTP, from the kill file or by a signal is latched: it stays until the
 same source takes it back, and no source takes back what another has set. The highest level of all that apply
-wins. Latches and epochs are on disk, so that a restart clears neither; a file that cannot be read back means
-`NoSuffixReads` for everybody, never "nothing".
+wins; what is taken back comes back step by step (`recovery`). Latches and epochs are on disk, so that a
+restart clears neither; a file that cannot be read back means `NoSuffixReads` for everybody, never "nothing".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
 from sternpost_core.kill import CacheKillSwitch, KillLevel, effective_level
 from sternpost_core.policy import Policy
+from sternpost_gateway.recovery import Recovery, delayed, recoveries
 from sternpost_gateway.state_files import read_json, write_file
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class KillTable:
     The effective levels and epochs at one moment; the hot path reads nothing else.
 
     `sources` holds, for each policy and for `EVERYONE`, what each source says. `first_epoch` is the epoch of
-    policies that have had no other.
+    policies that have had no other. `recoveries` are of policies on their way back to a lower level.
     """
 
     everyone: KillLevel = KillLevel.NONE
@@ -87,6 +88,7 @@ class KillTable:
     epochs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, Mapping[Source, KillLevel]] = field(default_factory=dict)
     first_epoch: int = 0
+    recoveries: Mapping[str, Recovery] = field(default_factory=dict)
 
     def level(self, policy: str | None) -> KillLevel:
         """Return the level of a policy by its full name, or of a request that no policy matches."""
@@ -105,13 +107,19 @@ class Kills:
     """
     Keeps the sources and makes the table.
 
-    `state` is the directory of the latch file, if there is one.
+    `state` is the directory of the latch file, if there is one. `step_seconds` is how long each step lasts on
+    the way back from a level; 0: everybody comes back at once.
     """
 
     def __init__(
-        self, clock: Clock, state: Path | None, on_latch: OnLatch = lambda latch, table: None
+        self,
+        clock: Clock,
+        state: Path | None,
+        on_latch: OnLatch = lambda latch, table: None,
+        step_seconds: float = 0.0,
     ) -> None:
         self.table = KillTable()
+        self._step_seconds = step_seconds
         self._clock = clock
         self._file = state / LATCH_FILE if state else None
         self._on_latch = on_latch
@@ -165,6 +173,11 @@ class Kills:
         self._switches = tuple(switches)
         self._update()
 
+    def delay(self, seconds: float) -> None:
+        """Let the last seconds not count on the way back from a level."""
+        if self.table.recoveries:
+            self.table = replace(self.table, recoveries=delayed(self.table.recoveries, seconds))
+
     def latch(
         self, level: KillLevel, policy: str | None, reason: str, by: str, source: Source = Source.HTTP
     ) -> Latch:
@@ -206,7 +219,10 @@ class Kills:
         levels = {name: effective_level(found.values()) for name, found in sources.items()}
         everyone = levels.pop(EVERYONE)
         self._raise_epochs(before, levels)
-        self.table = KillTable(everyone, levels, dict(self._epochs), sources, self._first_epoch)
+        back = recoveries(
+            before.levels, levels, before.recoveries, self._clock.monotonic(), self._step_seconds
+        )
+        self.table = KillTable(everyone, levels, dict(self._epochs), sources, self._first_epoch, back)
 
     def _for_everyone(self) -> dict[Source, KillLevel]:
         """Return what each source says for requests that no policy matches."""

@@ -17,7 +17,7 @@ BUILD_SHARE: Final = 0.2
 """Of the pool's prefill rate that builds may take."""
 
 SHADOW_SHARE: Final = 0.02
-"""Of the pool's prefill rate that shadow replays may take."""
+"""Of the pool's prefill rate that shadow replays may take unless told otherwise."""
 
 BURST_SECONDS: Final = 5.0
 """For which an unused budget is kept, so that work begins at once."""

@@ -55,12 +55,14 @@ def make_routing(
     strategies: Callable[[random.Random], Strategies] = by_least_cost,
     cold: ColdLimits = DEFAULT_COLD_LIMITS,
     budget_share: float = 1.0,
+    shadow_share: float = SHADOW_SHARE,
     on_outcome: OnOutcome = lambda outcome, seconds: None,
 ) -> Routing:
     """
     Make the routing of a gateway, by least cost unless other strategies are given.
 
-    `budget_share` is the part of the budgets for builds and replays that this process may spend.
+    `budget_share` is the part of the budgets for builds and replays that this process may spend,
+    `shadow_share` that of the prefill rate for replays.
     """
     gate = ColdGate(cold, clock, chance, on_outcome)
     index = BlockIndex(clock)
@@ -109,5 +111,5 @@ def make_routing(
         router=router,
         gate=gate,
         budget=PrefillBudget(clock, prefill_rate, BUILD_SHARE),
-        shadow_budget=PrefillBudget(clock, prefill_rate, SHADOW_SHARE),
+        shadow_budget=PrefillBudget(clock, prefill_rate, shadow_share),
     )

@@ -16,6 +16,7 @@ from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.logs import LogFormat
 from sternpost_core.reader import is_dns_label
 from sternpost_gateway.cold_limiter import ColdLimits
+from sternpost_gateway.prefill_budget import SHADOW_SHARE
 
 WORKERS_MAX: Final = 64
 """Processes of one gateway: more than that would divide its limits until nothing is left."""
@@ -112,6 +113,9 @@ class Timeouts:
 
     kill_file_seconds: float = 0.25
     """Between looks at the kill file: what it says counts within 1 s, even on a slow disk."""
+
+    unkill_step_seconds: float = 120.0
+    """Between two shares of the sessions that come back after a kill level; 0: all come at once."""
 
     poll_seconds: float = 0.5
     """Between looks at the policy directory when nothing is reported: an edit is live within 1 s."""
@@ -247,6 +251,7 @@ class Settings:
     log_format: LogFormat = LogFormat.TEXT
     limits: Limits = field(default_factory=Limits)
     cold: ColdLimits = field(default_factory=ColdLimits)
+    shadow_share: float = SHADOW_SHARE
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property

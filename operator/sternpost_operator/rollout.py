@@ -210,11 +210,13 @@ def _kill(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome |
 def _unkill(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
     if state.phase is not Phase.KILLED:
         return None
+    read_weight = min(inputs.rollout.steps[0], state.weight)
+    # With the first step alone there is no way back: the weight was not earned yet, and is earned as usual.
     back = replace(
         state,
         phase=Phase.PROGRESSING,
-        read_weight=min(inputs.rollout.steps[0], state.weight),
-        is_ramp=True,
+        read_weight=read_weight,
+        is_ramp=read_weight < state.weight,
         step_since=inputs.now,
         complete_since=None,
         windows=(),

@@ -189,6 +189,27 @@ def test_f8_kill_under_load_makes_no_stampede(level: KillLevel) -> None:
     assert computed_share(run, 6.0) <= computed_share(always, 6.0) + 0.02
 
 
+def test_what_was_killed_comes_back_by_steps() -> None:
+    """A few sessions read again at first, then more, then all; nobody is refused on the way."""
+    asks = steady(20.0, 30.0, sessions=200)
+    kill = Fault(FaultKind.KILL_HTTP, 4.0, 2.0, 0, KillLevel.NO_SUFFIX_READS)
+    run = run_of(replace(plan_of(asks, kill), unkill_step_seconds=2.0))
+    shares = [
+        read_share(run, *span) for span in ((2.0, 4.0), (4.1, 6.0), (6.1, 8.0), (12.0, 14.0), (16.5, 20.0))
+    ]
+
+    assert {"whole": len(asks)} == outcomes(run)
+    assert shares[1] == 0.0
+    assert shares[0] > 0.9 < shares[4]
+    assert shares[2] < 0.1 < shares[3] < 0.5
+
+
+def read_share(run: Run, first: float, last: float) -> float:
+    """Return the share of requests of an interval that were asked to read a tail."""
+    seen = [seen for engine in run.engines for seen in engine.seen if first <= seen.at < last]
+    return sum(_reads(item.hint) for item in seen) / len(seen)
+
+
 def test_f8_rewriting_switched_off_by_force_refuses_only_what_is_long() -> None:
     """At K3 bytes change, so that prompts are cold for a moment; engines keep within their room."""
     asks = steady(10.0, 20.0)

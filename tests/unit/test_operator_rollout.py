@@ -193,6 +193,22 @@ def test_kill_stops_reads_and_comes_back_by_a_ramp() -> None:
     assert [True, True, False] == [state.is_ramp for state in (back, more, all_back)]
 
 
+@pytest.mark.parametrize(
+    ("step", "weight", "expected"),
+    [pytest.param(1, 1, False, id="first-step"), pytest.param(2, 5, True, id="later-step")],
+)
+def test_way_back_ends_where_the_kill_came(step: int, weight: int, expected: bool) -> None:
+    """A weight that was never earned is earned as usual: two minutes without figures are not enough."""
+    running = replace(START, step=step, weight=weight, read_weight=weight)
+    killed = after(running, 10, kill_level=KillLevel.NO_SUFFIX_READS).state
+    back = decide_rollout(killed, replace(NEW, now=5000.0)).state
+    few = replace(GOOD, step_canary=Sample(), step_control=Sample())
+    soon = after(back, RAMP_SECONDS, figures=few).state
+
+    assert expected is back.is_ramp
+    assert weight == soon.weight
+
+
 def test_ramp_stops_by_itself() -> None:
     """A fault on the way back stops reads again."""
     back = replace(START, step=3, weight=25, read_weight=1, is_ramp=True)

@@ -35,6 +35,7 @@ QUICK = Timeouts(
     drain_delay_seconds=0.0,
     drain_seconds=1,
     poll_seconds=0.2,
+    unkill_step_seconds=0.0,
 )
 """Timeouts for tests."""
 

@@ -92,6 +92,7 @@ class Plan:
     cold: ColdLimits = COLD
     change: Change = lambda parts: parts
     policy: Policy = POLICY
+    unkill_step_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ async def _run(plan: Plan, metrics: Metrics, clock: VirtualClock) -> Run:
         SimEngine(f"http://engine-{number}:8000", vocabulary, plan.machine) for number in range(plan.engines)
     ]
     network = SimNetwork({engine.url: engine for engine in run.engines}, clock, TIMEOUTS)
-    kills = Kills(clock, None)
+    kills = Kills(clock, None, step_seconds=plan.unkill_step_seconds)
     source = Source(plan.policy, kills, clock)
     source.tell()
     parts = plan.change(make_parts_for(_around(plan, clock, network, source, kills), network, metrics))

@@ -157,18 +157,24 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_engine(model: Path, log: Path, *arguments: str) -> Iterator[RunningEngine]:
-    """Start an engine, wait until it is ready, and end it with its whole process group."""
+def running_engine(
+    model: Path, log: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[RunningEngine]:
+    """
+    Start an engine, wait until it is ready, and end it with its whole process group.
+
+    `environment` adds to that of the tests.
+    """
     port = free_port()
     command = [sys.executable, "-m", "sternpost_core", "engine", "--model", str(model), "--port", str(port)]
     # The development routes let a test empty the prefix store.
-    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
+    variables = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **(environment or {})}
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*command, "--threads", "2", "--", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=variables,
             start_new_session=True,
         )
     try:
