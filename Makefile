@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-quick bench-all bench-gpu docs lint-fix clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Make the virtual environment that all other targets use
 
@@ -106,7 +106,7 @@ bench-%: $(STAMP)
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.$* $(ARGS)
 
-docs: $(STAMP) ## Make the references of custom resources and metrics, the benchmarks' page, the chart's copy of the former, and its dashboards
+docs: $(STAMP) ## Make the references, the benchmarks' page, the chart's copy of the custom resources, and its dashboards
 	@$(BIN)/python -m docs.make_crds
 	@$(BIN)/python -m docs.make_metrics
 	@$(BIN)/python -m docs.make_benchmarks

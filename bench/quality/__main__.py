@@ -33,7 +33,7 @@ from bench.quality.passes import (
 )
 from bench.quality.report import bounds_table, report
 from bench.quality.summary import Case, result_rows, summarize
-from bench.quality.tasks import TASKS, load_task
+from bench.quality.tasks import FURTHER, TASKS, load_task
 from sternpost_core.clock import SystemClock
 from sternpost_engine.model_fetch import default_directory
 from sternpost_gateway.bench.machine import describe_machine
@@ -70,7 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="default: the small model of `sternpost model fetch`")
     parser.add_argument("--report", type=Path, default=ROOT / "quality-report", help="folder of the records")
     parser.add_argument("--prompts", type=int, default=PROMPTS, help="per task (default: %(default)s)")
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS), help="default: all")
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=(*TASKS, *FURTHER),
+        default=list(TASKS),
+        help=f"default: {', '.join(TASKS)}; with others, the records need a folder of their own",
+    )
     parser.add_argument(
         "--arms",
         nargs="+",
@@ -89,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
-    tasks = [load_task(name) for name in TASKS]
+    tasks = [load_task(name) for name in (*TASKS, *FURTHER) if name in TASKS or name in arguments.tasks]
     probes = make_probes(tasks, arguments.prompts, OWNER_PROMPTS, SEED)
     folder = arguments.report.absolute()
     # Not the number of prompts: fewer are the first of more, so that a run can be made longer.

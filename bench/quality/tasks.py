@@ -24,6 +24,12 @@ DATA: Final = Path(__file__).parent / "data"
 TASKS: Final = ("capital", "sentiment", "weekday", "shelf", "contact")
 """The tasks that are measured, each a file among the data."""
 
+FURTHER: Final = ("tool", "found", "given")
+"""
+Tasks that are measured where they are asked for: which tool a message needs, where in a text a thing stands,
+and whether a text gives an answer at all.
+"""
+
 DRAWS_MAX: Final = 100
 """So often a prompt is drawn again, on average, where it would repeat one; then the data give no more."""
 

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 from bench.quality.__main__ import OWNER_PROMPTS, PROMPTS, SEED
-from bench.quality.tasks import TASKS, Split, Task, load_task, make_prompts
+from bench.quality.tasks import FURTHER, TASKS, Split, Task, load_task, make_prompts
 from sternpost_core.errors import OperatingError
 
 COUNTS = {Split.TEST: PROMPTS, Split.OWNER: OWNER_PROMPTS}
@@ -22,7 +22,7 @@ TINY = Task(
 )
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *FURTHER])
 @pytest.mark.parametrize("split", list(Split))
 def test_every_task_gives_the_prompts_that_are_wanted(name: str, split: Split) -> None:
     """They differ from each other, and their answers are among the candidates."""
@@ -35,7 +35,7 @@ def test_every_task_gives_the_prompts_that_are_wanted(name: str, split: Split) -
         assert set(task.answers) == {prompt.answer for prompt in prompts}
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *FURTHER])
 def test_right_answers_are_spread_evenly(name: str) -> None:
     """No answer is right so often that always giving it would pay."""
     task = load_task(name)
@@ -46,7 +46,7 @@ def test_right_answers_are_spread_evenly(name: str) -> None:
     assert max(counts.values()) <= 2 * min(counts.values())
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *FURTHER])
 def test_the_owners_prompts_share_no_sentence_with_the_tests(name: str) -> None:
     """A calibration that has seen the test's prompts would prove nothing."""
     task = load_task(name)
@@ -57,7 +57,7 @@ def test_the_owners_prompts_share_no_sentence_with_the_tests(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *FURTHER])
 def test_what_binds_has_its_answers_in_the_tail(name: str) -> None:
     """A binding task's subjects and answers stand in one line of the tail; the others' subjects do not."""
     task = load_task(name)
@@ -71,7 +71,7 @@ def test_what_binds_has_its_answers_in_the_tail(name: str) -> None:
     assert ([task.binds] * len(together)) == together
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [*TASKS, *FURTHER])
 def test_templates_have_one_subject_and_known_gaps(name: str) -> None:
     """A template without its subject would make a prompt that has no answer."""
     task = load_task(name)
