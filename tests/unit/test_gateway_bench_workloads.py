@@ -68,7 +68,7 @@ def test_reasoning_goes_on_and_goes_back() -> None:
         for call in RECIPES["long_reasoning"].make(1).sessions[0].calls[1:]
     ]
 
-    assert [1, 2, 3, 2, 3, 4, 5] == [len(step) for step in steps]
+    assert [1, 2, 3, 2, 3, 4, 5, 4, 5] == [len(step) for step in steps]
     assert steps[2][:1] == steps[3][:1] and steps[2][1:] != steps[3][1:]
 
 
