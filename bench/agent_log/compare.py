@@ -45,10 +45,10 @@ def compare(tokenizer: Path, folder: Path, requests: int, seed: int) -> Comparis
     model = write_tokenizer(tokenizer, folder / "model")
     path = folder / "log.jsonl"
     path.write_bytes(b"\n".join(agent_bodies(requests, seed)) + b"\n")
-    report, takes_later_system = _predict(path, model)
+    report, takes_later_system = predict(path, model)
     assert report.policy is not None, "the requests are full of what a policy mends"
     prompts = VllmPrompts(model)
-    rewritten = _as_sent(path, report.policy, takes_later_system=takes_later_system)
+    rewritten = as_sent(path, report.policy, takes_later_system=takes_later_system)
     return Comparison(
         report,
         _counted(prompts, ((body, None) for body in path.read_bytes().splitlines())),
@@ -56,15 +56,16 @@ def compare(tokenizer: Path, folder: Path, requests: int, seed: int) -> Comparis
     )
 
 
-def _predict(path: Path, model: Path) -> tuple[Report, bool]:
+def predict(path: Path, model: Path, shape: CacheShape = SHAPE) -> tuple[Report, bool]:
+    """Return what lint says of a log, and whether the template takes a later system message as it comes."""
     prompts = TemplatePrompts(load_model_tokenizer(model, datetime.now()), "chat template and tokenizer")
-    options = Options(shape=SHAPE, names=PolicyNames(), plain_engine=True)
+    options = Options(shape=shape, names=PolicyNames(), plain_engine=True)
     with ExitStack() as stack:
         log = Log([str(path)], None, stack, io.BytesIO())
         return analyse(log, prompts, options, lambda name, count: None), prompts.takes_later_system
 
 
-def _as_sent(path: Path, policy: Policy, *, takes_later_system: bool) -> Iterator[tuple[bytes, str | None]]:
+def as_sent(path: Path, policy: Policy, *, takes_later_system: bool) -> Iterator[tuple[bytes, str | None]]:
     """Yield body and salt of each request as a gateway with this policy sends it."""
     rewriter = Rewriter(policy, takes_later_system=takes_later_system)
     with ExitStack() as stack:

@@ -37,6 +37,9 @@ POLL_SECONDS: Final = 0.5
 REQUEST_SECONDS_MAX: Final = 300.0
 """Eight requests of 3,000 tokens at once take most of a minute on one core."""
 
+KEEPALIVE_SECONDS: Final = 1.0
+"""For which an idle connection is kept: well under vLLM's 5 s, so that a busy machine never meets its end."""
+
 LOG_EXCERPT_CHARACTERS: Final = 1500
 """So much of an engine's log is shown when it does not start."""
 
@@ -108,7 +111,12 @@ async def running_engine(settings: EngineSettings, logs: Path, progress: Progres
         )
     try:
         origin = f"http://{HOST}:{port}"
-        async with httpx.AsyncClient(base_url=origin, timeout=REQUEST_SECONDS_MAX, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=origin,
+            timeout=REQUEST_SECONDS_MAX,
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_SECONDS),
+            trust_env=False,
+        ) as http:
             await _wait_ready(settings.name, process, http, log)
             progress.tell(f"engine {settings.name} is ready")
             yield Engine(settings.name, settings.model.name, process.pid, http)
