@@ -107,17 +107,3 @@ def replace(resources: Resources, bad: dict[str, Any]) -> None:
     path = f"{API}/namespaces/{resources.namespace}/cachepolicies/policy"
     response = resources.cluster.api.put(path, json=value)
     assert response.is_success, response.text
-
-
-def test_an_unknown_version_is_refused_by_name(cluster: Cluster, namespace: str) -> None:
-    """The person who applies it reads which version there is none of."""
-    policy = {
-        "apiVersion": "sternpost.dev/v9",
-        "kind": "CachePolicy",
-        "metadata": {"name": "newer", "namespace": namespace},
-        "spec": {"match": {}, "poolRef": {"name": "pool"}},
-    }
-    done = cluster.kubectl("apply", "--validate=false", "-f", "-", stdin=json.dumps(policy))
-
-    assert 0 != done.returncode
-    assert 'no matches for kind "CachePolicy" in version "sternpost.dev/v9"' in done.stderr
