@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Rollout
+from sternpost_operator.analysis import EVALUATE_SECONDS
 from sternpost_operator.figures import Figures, Sample
 from sternpost_operator.rollout import (
     HOLD_SECONDS_MAX,
@@ -258,6 +259,31 @@ def test_pause_keeps_the_rules() -> None:
 
     assert Phase.ABORTED is walk(paused, BAD, BAD).state.phase
     assert Phase.PAUSED is after(paused, 100_000).state.phase
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        pytest.param(replace(START, paused=True, phase=Phase.PAUSED), id="paused"),
+        pytest.param(
+            replace(
+                START, weight=100, read_weight=100, phase=Phase.COMPLETE, complete_since=START.step_since
+            ),
+            id="complete",
+        ),
+    ],
+)
+def test_f16_canary_that_turns_bad_later_is_stopped_within_half_a_minute(state: RolloutState) -> None:
+    """Looked at every quarter of a minute, by replays that disagree, whether it is paused or complete."""
+    wrong = replace(GOOD, shadow_samples=200, shadow_agreement=0.5)
+    turned, now = START.step_since + 600.0, START.step_since
+    while state.phase is not Phase.ABORTED:
+        now += EVALUATE_SECONDS
+        figures = wrong if now > turned else GOOD
+        state = decide_rollout(state, replace(NEW, now=now, figures=figures)).state
+        assert now <= turned + 30.0, "it goes on"
+
+    assert (turned < now, 0) == (True, state.read_weight)
 
 
 def test_complete_is_watched_for_an_hour() -> None:

@@ -1,0 +1,128 @@
+"""A gateway's copy of the API server's objects in virtual time: what it misses, and what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from sternpost_fakes.cluster import FakeCluster, names
+from sternpost_fakes.virtual_time import VirtualClock, run_virtual
+from sternpost_gateway.cluster.errors import ClusterError, Expired
+from sternpost_gateway.cluster.mirror import Mirror
+from sternpost_gateway.cluster.resources import POLICIES, POOLS, SWITCHES
+from sternpost_gateway.cluster.source import POLL_SECONDS
+
+GHOST_SECONDS_MAX = 30.0
+"""For which what is gone may still be believed to be there."""
+
+GATEWAYS = 50
+REQUESTS_MAX = 50.0
+"""A second, that so many gateways may ask of the API server."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Faults are what these tests are about: nobody needs to read of each."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def mirror_of(cluster: FakeCluster, clock: VirtualClock, seed: int = 1) -> Mirror:
+    """Return a copy with a gateway's own period of polls."""
+    return Mirror(POLICIES, cluster, clock, random.Random(seed), POLL_SECONDS, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "down_seconds"),
+    [
+        pytest.param(None, 0.0, id="in-order"),
+        pytest.param(Expired("410: too old resource version"), 0.0, id="410"),
+        pytest.param(ClusterError("504: Too large resource version"), 10.0, id="504"),
+        pytest.param(ClusterError("cut"), 20.0, id="down-for-long"),
+    ],
+)
+@pytest.mark.parametrize("lag", [0, 1], ids=["cache-is-current", "cache-lags"])
+def test_f6_deletion_that_no_watch_has_told_leaves_no_ghost(
+    ended_by: Exception | None, down_seconds: float, lag: int
+) -> None:
+    """However the watch comes back, what was deleted meanwhile is gone within half a minute."""
+
+    async def scenario(clock: VirtualClock) -> float:
+        cluster = FakeCluster()
+        for name in ("ghost", "stays"):
+            cluster.put(name)
+        mirror = mirror_of(cluster, clock)
+        running = asyncio.ensure_future(mirror.run())
+        await asyncio.sleep(1.0)
+        assert {"ghost", "stays"} == names(mirror.objects)
+        cluster.deaf, cluster.down, cluster.lag = True, down_seconds > 0.0, lag
+        cluster.delete("ghost")
+        deleted = clock.monotonic()
+        cluster.deaf = False
+        cluster.end_watches(ended_by)
+        await asyncio.sleep(down_seconds)
+        cluster.down = False
+        while names(mirror.objects) != {"stays"}:
+            await asyncio.sleep(0.1)
+            assert clock.monotonic() - deleted < 2 * GHOST_SECONDS_MAX, "the ghost stays"
+        running.cancel()
+        return clock.monotonic() - deleted
+
+    assert run_virtual(scenario) <= GHOST_SECONDS_MAX
+
+
+def test_f4_half_an_hour_without_an_api_server_changes_nothing() -> None:
+    """What was known stays, its age grows, and the first answer afterwards brings what is new."""
+
+    async def scenario(clock: VirtualClock) -> tuple[set[str], float, set[str]]:
+        cluster = FakeCluster()
+        cluster.put("a")
+        mirror = mirror_of(cluster, clock)
+        running = asyncio.ensure_future(mirror.run())
+        await asyncio.sleep(1.0)
+        cluster.down = True
+        cluster.end_watches(ClusterError("cut"))
+        await asyncio.sleep(1800.0)
+        kept, age = names(mirror.objects), clock.monotonic() - (mirror.heard_at or 0.0)
+        cluster.down = False
+        cluster.put("b")
+        await asyncio.sleep(7.0)
+        running.cancel()
+        return kept, age, names(mirror.objects)
+
+    kept, age, after = run_virtual(scenario)
+
+    assert ({"a"}, {"a", "b"}) == (kept, after)
+    assert age == pytest.approx(1800.0, abs=10.0)
+
+
+def test_f9_polls_of_fifty_gateways_that_start_together_spread() -> None:
+    """Each has three collections; after their first lists they stay within what the API server is asked."""
+
+    async def scenario(clock: VirtualClock) -> list[int]:
+        cluster = FakeCluster()
+        cluster.put("a")
+        chance = random.Random(9)
+        mirrors = [
+            Mirror(resource, cluster, clock, random.Random(chance.random()), POLL_SECONDS, lambda: None)
+            for _ in range(GATEWAYS)
+            for resource in (POLICIES, POOLS, SWITCHES)
+        ]
+        running = [asyncio.ensure_future(mirror.run()) for mirror in mirrors]
+        counts = []
+        for _ in range(12):
+            before = cluster.requests
+            await asyncio.sleep(10.0)
+            counts.append(cluster.requests - before)
+        for task in running:
+            task.cancel()
+        return counts
+
+    counts = run_virtual(scenario)
+
+    assert all(count / 10.0 <= REQUESTS_MAX for count in counts[1:])
