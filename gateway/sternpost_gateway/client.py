@@ -57,6 +57,11 @@ class Client:
         self.gone = False
         self.upload_error: ClientGone | TooSlow | None = None
 
+    @property
+    def body_bytes_max(self) -> int:
+        """Return how large a body that is read may be."""
+        return self._limits.body_bytes_max
+
     def check_framing(self) -> int | None:
         """
         Return the declared length of the body, None if there is none.

@@ -10,6 +10,8 @@ The errors that the gateway answers itself, as one tree, and their one mapping t
         ├── NotFound               no such path, or the admin interface is not configured
         ├── ModelNotFound          no engine serves the model
         ├── TooLarge               the body is over the limit
+        ├── HeadersTooLarge        the headers are over the limit
+        ├── UnknownCoding          the body is compressed in a way that is not read here
         ├── TooSlow                the body arrives too slowly
         ├── Overloaded             in-flight requests are at the limit
         │   └── ColdLimited        an engine has no room for a long prompt that it does not hold
@@ -62,6 +64,14 @@ class ModelNotFound(GatewayError):
 
 class TooLarge(GatewayError):
     """The body is over the limit."""
+
+
+class HeadersTooLarge(GatewayError):
+    """The headers are over the limit."""
+
+
+class UnknownCoding(GatewayError):
+    """The body is compressed in a way that is not read here."""
 
 
 class TooSlow(GatewayError):
@@ -133,6 +143,8 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     NotFound: Meaning(404, "invalid_request_error", "not_found"),
     ModelNotFound: Meaning(404, "invalid_request_error", "model_not_found"),
     TooSlow: Meaning(408, "invalid_request_error", "request_too_slow"),
+    HeadersTooLarge: Meaning(431, "invalid_request_error", "headers_too_large"),
+    UnknownCoding: Meaning(415, "invalid_request_error", "unknown_coding"),
     TooLarge: Meaning(413, "invalid_request_error", "request_too_large"),
     Overloaded: Meaning(429, "rate_limit_error", "gateway_overloaded"),
     ColdLimited: Meaning(429, "rate_limit_error", "gateway_cold_limit"),
@@ -147,7 +159,7 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
 }
 """The one table from error to answer; the nearest class in an error's ancestry counts."""
 
-CLOSING_STATUSES: Final = frozenset({400, 408, 413})
+CLOSING_STATUSES: Final = frozenset({400, 408, 413, 415, 431})
 """Answers after which the connection closes, because the rest of the request may still be on its way."""
 
 INTERNAL_MESSAGE: Final = "The gateway failed; the request id names the entry in its log."

@@ -10,14 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sternpost_gateway.errors import Answer, BadRequest, TooSlow, answer_of
+from sternpost_gateway.errors import Answer, BadRequest, GatewayError, HeadersTooLarge, TooSlow, answer_of
 from sternpost_gateway.tunnel import BUFFER_BYTES, TUNNEL, Stream
+
+LINGER_SECONDS: Final = 1.0
+"""For which bytes of a refused request are still taken, and dropped."""
+
+
+def _too_large() -> HeadersTooLarge:
+    return HeadersTooLarge(f"the headers are larger than the limit of {HEADER_BYTES_MAX} bytes")
 
 
 async def _nothing() -> Any:
@@ -30,8 +38,8 @@ async def _nowhere(message: Any) -> None:
     raise RuntimeError("a tunnel has no events")
 
 
-REASONS: Final = {400: "Bad Request", 408: "Request Timeout"}
-"""The words that go with the statuses of this module."""
+HEADER_BYTES_MAX: Final = 65536
+"""Of a request's headers together, and of what comes before they are complete."""
 
 
 def protocol_with(headers_seconds: float) -> Any:
@@ -56,6 +64,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._headers_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
         self._certificate: str | None = None
+        self._head_bytes = 0
+        self._refusal: GatewayError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count: a connection without a request is not kept, either."""
@@ -68,6 +78,18 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; headers that have no end are not kept for as long as they come."""
+        if self._refusal is not None:
+            return
+        if self._headers_timer is not None:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._headers_timer is not None and self._head_bytes > HEADER_BYTES_MAX:
+            self._refusal = _too_large()
+            self._stop_timer()
+            self._end_with(answer_of(self._refusal))
+
     def on_message_begin(self) -> None:
         """Begin to count for this request, unless the connection itself is new."""
         super().on_message_begin()
@@ -79,6 +101,11 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting: from here on the body's own limits hold."""
         self._stop_timer()
+        self._head_bytes = 0
+        if sum(len(name) + len(value) for name, value in self.headers) > HEADER_BYTES_MAX:
+            self._refusal = _too_large()
+            # The parser turns this into `send_400_response`.
+            raise self._refusal
         super().on_headers_complete()
 
     def _should_upgrade(self) -> bool:
@@ -116,7 +143,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read, and close."""
         self._stop_timer()
-        self._end_with(answer_of(BadRequest("the request is not valid HTTP/1.1")))
+        self._end_with(answer_of(self._refusal or BadRequest("the request is not valid HTTP/1.1")))
 
     def _start_timer(self) -> None:
         if self._headers_timer is None:
@@ -139,7 +166,13 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _end_with(self, answer: Answer) -> None:
-        head = [f"HTTP/1.1 {answer.status} {REASONS[answer.status]}".encode()]
+        head = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}".encode()]
         head += [name + b": " + value for name, value in answer.headers]
         self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + answer.body)
-        self.transport.close()
+        if self._refusal is None:
+            self.transport.close()
+            return
+        # To close while the client still sends would reset the connection, and the answer would be lost.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)

@@ -29,6 +29,7 @@ from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
 from sternpost_gateway.cold_gate import ColdGate, Entry, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
+from sternpost_gateway.content_coding import coding_of
 from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.eligible import eligible
@@ -206,7 +207,9 @@ class Pipeline:
 
     def _body_bytes(self, client: Client) -> int:
         declared = client.check_framing()
-        return self._parts.settings.limits.body_bytes_max if declared is None else declared
+        if declared is None or coding_of(client.headers):
+            return self._parts.settings.limits.body_bytes_max
+        return declared
 
     def _decide(self, received: Received) -> Planned:
         """Run the deciding stages; a failure in them that is ours passes the request through plainly."""

@@ -12,6 +12,7 @@ from typing import Final
 from sternpost_core.jsonspan import Document, scan
 from sternpost_core.policy_match import Caller
 from sternpost_gateway.client import BODY_METHODS, Client
+from sternpost_gateway.content_coding import coding_of, decoded, without_coding
 from sternpost_gateway.headers import Headers
 from sternpost_gateway.model_name import HEAD_BYTES_MAX, model_in, model_of_path
 from sternpost_gateway.tracing import NO_TRACE, Trace
@@ -67,10 +68,16 @@ async def receive(
 
     Raises:
         BadRequest, TooLarge, TooSlow, ClientGone: as `Client.read_body` says.
+        UnknownCoding: the body is compressed in a way that is not read here.
         BodyError: the body is not a JSON object that everybody reads alike.
     """
     client.check_framing()
-    document = scan(await client.read_body()) if inspect else None
+    headers, document = client.headers, None
+    if inspect:
+        body, coding = await client.read_body(), coding_of(headers)
+        if coding:
+            body, headers = await decoded(body, coding, client.body_bytes_max), without_coding(headers)
+        document = scan(body)
     has_body = document is None and _has_body(client)
     if document is None and not has_body:
         client.expect_no_body()
@@ -79,7 +86,7 @@ async def receive(
         method=client.method,
         path=client.path,
         target=client.target,
-        headers=client.headers,
+        headers=headers,
         request_id=request_id,
         arrived=arrived,
         has_body=has_body,

@@ -51,9 +51,6 @@ logger = logging.getLogger(__name__)
 BACKLOG: Final = 2048
 """Connections that the kernel holds until they are accepted."""
 
-HEADER_BYTES_MAX: Final = 65536
-"""Of a request's line and headers together."""
-
 QUIET_LOGGERS: Final = {"httpx": logging.WARNING, "httpcore": logging.WARNING, "watchfiles": logging.WARNING}
 """Loggers that would write a line per probe."""
 

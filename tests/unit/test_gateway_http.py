@@ -1,0 +1,197 @@
+"""HTTP/1.1 as clients use it: pipelining, bodies that wait for leave or are compressed, endless heads."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, running_gateway
+from sternpost_gateway.settings import Settings
+
+CHAT = "/v1/chat/completions"
+BODY = json.dumps(
+    {"model": "m", "messages": [{"role": "user", "content": "ahoy"}], "cache_salt": "x"}
+).encode()
+
+
+class Connection:
+    """A client's connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def answer(self) -> tuple[int, bytes]:
+        """Return the status and body of the next answer."""
+        async with asyncio.timeout(5):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            body = await self.reader.readexactly(int(length or 0))
+        return int(head.split(b" ")[1]), body
+
+
+async def connected(gateway: RunningGateway) -> Connection:
+    """Open a connection."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return Connection(*await asyncio.open_connection(host, int(port)))
+
+
+def request(target: str, body: bytes = b"", *headers: str) -> bytes:
+    """Return a request."""
+    method = "POST" if body else "GET"
+    lines = [f"{method} {target} HTTP/1.1", "host: h", *headers]
+    lines += [f"content-length: {len(body)}"] if body else []
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+async def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) -> None:
+    """Sent at once, with bodies and without, the first being the slowest; the connection stays."""
+    engine = FakeEngine(first_delay_seconds=0.2)
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url]) as gateway:
+        client = await connected(gateway)
+        client.writer.write(
+            request(CHAT, BODY) + request("/v1/files?1") + request(CHAT, BODY) + request("/healthz")
+        )
+        answers = [await client.answer() for _ in range(4)]
+        client.writer.write(request("/healthz"))
+        later = await client.answer()
+        client.writer.close()
+
+    assert [200] * 4 == [status for status, _ in answers] and (200, b"ok") == later == answers[3]
+    assert [b"chat.completion" in body for _, body in answers] == [True, False, True, False]
+
+
+async def test_body_that_waits_for_leave_gets_it(tmp_path: Path) -> None:
+    """With Expect: 100-continue a body is sent when the gateway takes it; the engine sees no such header."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        for target in (CHAT, "/v1/embeddings"):
+            client = await connected(gateway)
+            head, _, body = request(target, BODY, "expect: 100-continue").partition(b"\r\n\r\n")
+            client.writer.write(head + b"\r\n\r\n")
+            leave = await client.answer()
+            client.writer.write(body)
+            served = await client.answer()
+            client.writer.close()
+
+            assert (100, 200) == (leave[0], served[0])
+            assert None is engine.posts(target)[-1].header("expect")
+
+
+async def test_body_that_would_be_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    """The client learns it from the answer alone."""
+
+    def settings(given: Settings) -> Settings:
+        return replace(given, limits=replace(given.limits, body_bytes_max=10))
+
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=settings) as gateway,
+    ):
+        client = await connected(gateway)
+        head = request(CHAT, BODY, "expect: 100-continue").partition(b"\r\n\r\n")[0]
+        client.writer.write(head + b"\r\n\r\n")
+        status, body = await client.answer()
+        client.writer.close()
+
+    assert (413, "request_too_large") == (status, json.loads(body)["error"]["code"])
+
+
+HEADS = [
+    pytest.param([b"GET /v1/files HTTP/1.1\r\nhost: h\r\nx-a: " + b"a" * 70_000 + b"\r\n\r\n"], id="whole"),
+    pytest.param([b"GET /v1/files HTTP/1.1\r\nhost: h\r\nx-a: ", *([b"a" * 30_000] * 5)], id="no-end"),
+    pytest.param([b"GET /v1/files HTTP/1.1\r\nhost: h\r\n", *([b"x-a: b\r\n" * 2000] * 8)], id="many"),
+    pytest.param([b"GET /v1/" + b"a" * 30_000, *([b"a" * 30_000] * 4)], id="target"),
+]
+
+
+@pytest.mark.parametrize("pieces", HEADS)
+async def test_head_that_is_too_large_ends_the_connection(tmp_path: Path, pieces: list[bytes]) -> None:
+    """Told in OpenAI's shape while it still comes, and kept no further."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = await connected(gateway)
+        for piece in pieces:
+            client.writer.write(piece)
+            await asyncio.sleep(0.01)
+        status, body = await client.answer()
+        rest = await asyncio.wait_for(client.reader.read(), 5)
+        client.writer.close()
+
+    assert (431, "headers_too_large", b"") == (status, json.loads(body)["error"]["code"], rest)
+    assert [] == [seen for seen in engine.server.seen if seen.target.startswith("/v1/")]
+
+
+CODINGS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+
+
+@pytest.mark.parametrize("coding", list(CODINGS))
+async def test_compressed_body_is_read_as_what_it_stands_for(tmp_path: Path, coding: str) -> None:
+    """The policy counts, reserved fields are taken out, and the engine gets plain JSON."""
+    body = BODY.replace(b'"m"', b'"qwen"')
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await gateway.client.post(
+            CHAT, content=CODINGS[coding](body), headers={"content-encoding": coding}
+        )
+        seen = engine.chats[-1]
+
+    assert (200, "agents/support") == (answer.status_code, answer.headers["x-sternpost-policy"])
+    assert (None, str(len(seen.body))) == (seen.header("content-encoding"), seen.header("content-length"))
+    assert "ahoy" == json.loads(seen.body)["messages"][0]["content"] and b'"x"' not in seen.body
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "expected"),
+    [
+        pytest.param("gzip", gzip.compress(b"x" * 100_000), (413, "request_too_large"), id="stands-for-more"),
+        pytest.param("gzip", gzip.compress(BODY)[:-9], (400, "bad_request"), id="cut"),
+        pytest.param("gzip", BODY, (400, "bad_request"), id="not-compressed"),
+        pytest.param("br", b"x", (415, "unknown_coding"), id="brotli"),
+        pytest.param("gzip, gzip", gzip.compress(gzip.compress(BODY)), (415, "unknown_coding"), id="twice"),
+    ],
+)
+async def test_compressed_body_that_cannot_be_read_is_refused(
+    tmp_path: Path, coding: str, body: bytes, expected: tuple[int, str]
+) -> None:
+    """A few bytes that stand for very many are decoded no further than the limit."""
+
+    def settings(given: Settings) -> Settings:
+        return replace(given, limits=replace(given.limits, body_bytes_max=50_000))
+
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=settings) as gateway,
+    ):
+        answer = await gateway.client.post(CHAT, content=body, headers={"content-encoding": coding})
+
+    assert expected == (answer.status_code, answer.json()["error"]["code"])
+    assert [] == engine.chats
+
+
+async def test_policies_that_change_leave_streams_alone(tmp_path: Path) -> None:
+    """A stream that began under one policy ends as it began, while the next request gets the new one."""
+    engine = FakeEngine(words=tuple("x" * 30), delay_seconds=0.1)
+    chat = {"model": "qwen", "messages": [{"role": "user", "content": "hi"}]}
+    async with (
+        running_engine(engine),
+        running_gateway(tmp_path, [engine.url]) as gateway,
+        gateway.client.stream("POST", CHAT, json={**chat, "stream": True}) as stream,
+    ):
+        reading = stream.aiter_raw()
+        received = await anext(reading)
+        (gateway.policies / "support.yaml").write_text(SUPPORT_POLICY.replace("name: support", "name: other"))
+        policy = ""
+        async with asyncio.timeout(2.5):
+            while policy != "agents/other":
+                policy = (await gateway.client.post(CHAT, json=chat)).headers["x-sternpost-policy"]
+        async for piece in reading:
+            received += piece
+
+    assert "agents/support" == stream.headers["x-sternpost-policy"]
+    assert received.endswith(b"data: [DONE]\n\n") and 30 == received.count(b'"content": "x ')
