@@ -125,7 +125,7 @@ async def test_head_that_is_too_large_ends_the_connection(tmp_path: Path, pieces
         client.writer.close()
 
     assert (431, "headers_too_large", b"") == (status, json.loads(body)["error"]["code"], rest)
-    assert [] == [seen for seen in engine.server.seen if seen.target.startswith("/v1/")]
+    assert {"/v1/models"} >= {seen.target for seen in engine.server.seen if seen.target.startswith("/v1/")}
 
 
 CODINGS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
