@@ -100,7 +100,8 @@ class PoolEngines:
         if resource in self._mirrors:
             return self._mirrors[resource]
         mirror = Mirror(resource, self._api, self._clock, self._chance, POLL_SECONDS, self._tell)
-        mirror.restore(self._kept.get(_saved_name(resource), ()))
+        if (name := _saved_name(resource)) in self._kept:
+            mirror.restore(self._kept[name])
         return mirror
 
     def _tell(self) -> None:

@@ -44,6 +44,9 @@ LIST_SECONDS: Final = 10.0
 BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
 """Between two attempts to watch; the last is used again and again, because giving up is no option."""
 
+SPREAD_SECONDS: Final = 12.0
+"""Over which restarts spread their first lists, so that fifty gateways together ask as calmly as ever."""
+
 CHECKS_MAX: Final = 64
 """Objects whose absence is checked in one round; the rest wait for the next."""
 
@@ -76,13 +79,20 @@ class Mirror:
         self._chance = chance
         self._poll_seconds = poll_seconds
         self._on_change = on_change
+        self._first_after = 0.0
 
     def restore(self, items: Iterable[Object]) -> None:
-        """Begin with what was known before a restart; it counts until the server says something newer."""
+        """
+        Begin with what was known before a restart; it counts until the server says something newer.
+
+        Who knows something asks a little later, so that many who restart together do not ask at once.
+        """
+        self._first_after = self._chance.uniform(0.0, SPREAD_SECONDS)
         self.objects = {key_of(item): item for item in items}
 
     async def run(self) -> None:
         """Keep the copy fresh until cancelled."""
+        await asyncio.sleep(self._first_after)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_watching())
             group.create_task(self._keep_polling())

@@ -81,7 +81,7 @@ class ClusterConfig:
     def load(self) -> None:
         """Begin with what was known before a restart; the API server is not needed for it."""
         kept = self._snapshot.load()
-        for mirror in self.mirrors:
+        for mirror in self.mirrors if kept else ():
             mirror.restore(kept.get(mirror.resource.plural, ()))
         self._engines.restore(kept)
         self._settle()
