@@ -32,7 +32,7 @@ from sternpost_gateway.bench.plot import write_plot
 from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.report import failures, table, with_interval
 from sternpost_gateway.bench.sample import Unit
-from sternpost_gateway.bench.summary import figures_of, ratios_of, rows_of
+from sternpost_gateway.bench.summary import Figures, figures_of, ratios_of, rows_of
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "bench" / "results" / "evaluation.json"
@@ -44,9 +44,10 @@ SCOPES: Final = {"quick": QUICK, "whole": WHOLE}
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a run came to: its units, its bounds, and which targets could not be run, each with the reason."""
+    """What a run came to: units, figures, bounds, and why some targets could not be run."""
 
     units: Sequence[Unit]
+    figures: Sequence[Figures]
     judged: Sequence[Judged]
     missing: Mapping[str, str]
     routers: Sequence[Router]
@@ -104,17 +105,17 @@ def _carry_out(arguments: argparse.Namespace, progress: Progress) -> None:
 def _conclude(run: Run, missing: Mapping[str, str], save: bool) -> None:
     targets = [NO_CACHE, PLAIN, *(router.name for router in run.routers)]
     units = recorded_units(run.records, run.scope, targets)
-    found = Found(units, judge(units), missing, run.routers)
+    found = Found(units, figures_of(units), judge(units), missing, run.routers)
     document = document_of(found, datetime.now(UTC))
     write_document(document, run.folder / "evaluation.json")
-    write_plot(figures_of(units), run.folder / "plot.png")
+    write_plot(found.figures, run.folder / "plot.png")
     print(f"\n{bounds_table(found.judged)}\n")
     for line in failures(units):
         run.progress.tell(f"failed requests at {line}")
     run.progress.tell(f"results, plot, records and logs: {run.folder}")
     if save:
         write_document(document, RESULTS)
-        write_plot(figures_of(units), PICTURE)
+        write_plot(found.figures, PICTURE)
 
 
 def document_of(found: Found, now: datetime) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def document_of(found: Found, now: datetime) -> dict[str, Any]:
         "missing": dict(found.missing),
         "workloads": {name: about[name] for name in workloads},
         "bounds": [bound_row(judged) for judged in found.judged],
-        "rows": list(rows_of(figures_of(found.units), ratios_of(found.units, PLAIN))),
+        "rows": list(rows_of(found.figures, ratios_of(found.units, PLAIN))),
     }
 
 

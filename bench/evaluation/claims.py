@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bench.common.results import Bound
 from bench.evaluation.targets import HOP, NO_CACHE, OWN, PLAIN, STERNPOST
-from sternpost_gateway.bench.sample import Unit
-from sternpost_gateway.bench.stats import Estimate
-from sternpost_gateway.bench.summary import Ratios, figures_of, grouped, paired_ratios
+from sternpost_gateway.bench.sample import Sample, Unit
+from sternpost_gateway.bench.stats import Estimate, mean, percentile
+from sternpost_gateway.bench.summary import Ratios, answered, grouped, paired_ratios
 
 BEST_PEER: Final = "the best peer"
+
+Groups = Mapping[tuple[str, str], Sequence[Unit]]
+"""Units by workload and target."""
+
+STATISTICS: Final[Mapping[str, Callable[[Sequence[Sample]], float]]] = {
+    "ttft_p50": lambda samples: percentile([sample.ttft for sample in samples], 0.5),
+    "total_mean": lambda samples: mean([sample.total for sample in samples]),
+    "computed_tokens": lambda samples: mean([sample.computed_tokens for sample in samples]),
+}
+"""The figures of claims, by which the best peer is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +69,13 @@ CLAIMS: Final = (
 
 def judge(units: Sequence[Unit]) -> list[Judged]:
     """Return every claim with its figure."""
-    return [_judge(claim, units) for claim in CLAIMS]
-
-
-def _judge(claim: Claim, units: Sequence[Unit]) -> Judged:
     groups = grouped(units)
+    return [_judge(claim, groups) for claim in CLAIMS]
+
+
+def _judge(claim: Claim, groups: Groups) -> Judged:
     workload = claim.bound.workload
-    against = best_peer(units, workload, claim.bound.metric) if claim.against == BEST_PEER else claim.against
+    against = best_peer(groups, workload, claim.bound.metric) if claim.against == BEST_PEER else claim.against
     if against is None or not {(workload, against), (workload, STERNPOST)} <= set(groups):
         return Judged(claim, against or BEST_PEER, None)
     ratios = paired_ratios(
@@ -75,12 +85,14 @@ def _judge(claim: Claim, units: Sequence[Unit]) -> Judged:
     return Judged(claim, against, figure)
 
 
-def best_peer(units: Sequence[Unit], workload: str, metric: str) -> str | None:
+def best_peer(groups: Groups, workload: str, metric: str) -> str | None:
     """Return the target of others that has the least of a figure; None where no other target answered."""
-    others = [one for one in figures_of(units) if one.workload == workload and one.target not in OWN]
-    name = "total_p50" if metric == "total_mean" else metric
-    best = min(others, key=lambda one: getattr(one, name).value, default=None)
-    return best.target if best is not None else None
+    found = {
+        target: STATISTICS[metric](list(answered(units).values()))
+        for (name, target), units in groups.items()
+        if name == workload and target not in OWN and answered(units)
+    }
+    return min(found, key=lambda target: found[target], default=None)
 
 
 def figure_of(ratios: Ratios, metric: str) -> Estimate:

@@ -28,7 +28,7 @@ from sternpost_core.policy_parse import parse
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.sample import Sample, Unit
-from sternpost_gateway.bench.summary import MEMORY
+from sternpost_gateway.bench.summary import MEMORY, figures_of
 
 SMALL = Scope({"short_chat": 2, "no_reuse": 1}, repeats=2)
 MakeRun = Callable[..., Run]
@@ -190,7 +190,8 @@ def test_the_result_file_holds_figures_bounds_versions_and_what_is_missing() -> 
     """So that whoever reads it need not ask what it was."""
     units = [unit("short_chat", PLAIN, 1.0), unit("short_chat", STERNPOST, 1.5)]
     document = document_of(
-        Found(units, judge(units), {"smg": "no wheel"}, []), datetime(2026, 1, 2, tzinfo=UTC)
+        Found(units, figures_of(units), judge(units), {"smg": "no wheel"}, []),
+        datetime(2026, 1, 2, tzinfo=UTC),
     )
 
     assert {"smg": "no wheel"} == document["missing"]

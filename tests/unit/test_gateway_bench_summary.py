@@ -147,8 +147,9 @@ def test_two_runs_are_compared_request_by_request() -> None:
 
 def test_the_report_says_what_was_compared_and_what_it_stands_for(tmp_path: Path) -> None:
     """One table of figures and one of ratios for each workload, and a picture of them."""
-    text = report(HEAD, [PLAIN, OURS], "plain")
-    write_plot(figures_of([PLAIN, OURS]), tmp_path / "plot.png")
+    figures = figures_of([PLAIN, OURS])
+    text = report(HEAD, figures, ratios_of([PLAIN, OURS], "plain"))
+    write_plot(figures, tmp_path / "plot.png")
 
     assert "## w\n\nwhat it stands for" in text
     assert "| ours | 0.25 (" in text

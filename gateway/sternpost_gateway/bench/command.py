@@ -168,10 +168,11 @@ def write_reports(folder: Path, recorded: Recorded) -> str:
     """Write report, rows and plot into a run's folder, and return the report."""
     baseline = recorded.head["baseline"]
     figures = figures_of(recorded.units)
-    rows = list(rows_of(figures, ratios_of(recorded.units, baseline)))
-    text = report(recorded.head, recorded.units, baseline)
+    ratios = ratios_of(recorded.units, baseline)
+    text = report(recorded.head, figures, ratios)
     (folder / "report.md").write_text(text, encoding="utf-8")
-    (folder / "rows.json").write_text(json.dumps({**recorded.head, "rows": rows}, indent=1) + "\n")
+    rows = {**recorded.head, "rows": list(rows_of(figures, ratios))}
+    (folder / "rows.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     if find_spec("matplotlib") is None:
         print("sternpost bench: no plot is drawn, because matplotlib is missing", file=sys.stderr)
     elif figures:

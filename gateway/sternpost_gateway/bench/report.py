@@ -7,7 +7,7 @@ from typing import Any
 
 from sternpost_gateway.bench.sample import Unit
 from sternpost_gateway.bench.stats import Estimate
-from sternpost_gateway.bench.summary import Figures, Ratios, figures_of, ratios_of
+from sternpost_gateway.bench.summary import Figures, Ratios
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -26,9 +26,9 @@ def milliseconds(figure: Estimate) -> str:
     return f"{figure.value * 1000:.0f} ({figure.low * 1000:.0f} to {figure.high * 1000:.0f})"
 
 
-def report(head: Mapping[str, Any], units: Sequence[Unit], baseline: str) -> str:
+def report(head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence[Ratios]) -> str:
     """Return a run's report."""
-    return "\n".join(_lines(head, figures_of(units), ratios_of(units, baseline), baseline)) + "\n"
+    return "\n".join(_lines(head, figures, ratios)) + "\n"
 
 
 def figures_table(figures: Sequence[Figures]) -> str:
@@ -52,13 +52,11 @@ def failures(units: Sequence[Unit]) -> list[str]:
     return [f"{target}: {len(errors)}, the first: {errors[0]}" for target, errors in found.items() if errors]
 
 
-def _lines(
-    head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence[Ratios], baseline: str
-) -> Iterator[str]:
+def _lines(head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence[Ratios]) -> Iterator[str]:
     yield "# Bench\n"
     yield f"{head['date']}, {head['machine']}. Seed {head['seed']}, {head['repeats']} repetitions.\n"
     yield "In brackets: 95% bootstrap intervals over requests."
-    yield f"Ratios are to `{baseline}`, on the same requests."
+    yield f"Ratios are to `{head['baseline']}`, on the same requests."
     for workload in dict.fromkeys(one.workload for one in figures):
         yield f"\n## {workload}\n\n{head['workloads'].get(workload, '')}\n"
         yield figures_table([one for one in figures if one.workload == workload])
