@@ -53,6 +53,7 @@ test: check ## check, the tests, and those against the real vLLM, API server, Pr
 	@echo "== model"
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"
+	@tests/support/clients/install.sh >/dev/null
 	@$(PYTEST) -q -m "engine and not kube and not slow"
 	@echo "== tests against an API server"
 	@tests/support/apiserver/build.sh >/dev/null
@@ -69,6 +70,7 @@ fuzz: $(STAMP) ## Try what must hold for any input; STERNPOST_FUZZ_SECONDS says 
 
 e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 	@$(BIN)/sternpost model fetch
+	@tests/support/clients/install.sh >/dev/null
 	@$(PYTEST) -q -m "(engine or slow) and not kube"
 
 e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too

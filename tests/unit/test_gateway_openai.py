@@ -9,8 +9,10 @@ from typing import Any
 
 import openai
 import pytest
+from pydantic import BaseModel
 
 from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.fake_http import Reply
 from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
 
 TAIL = " ".join(f"rule{number}" for number in range(300))
@@ -159,3 +161,81 @@ async def test_errors_are_the_clients_own(tmp_path: Path) -> None:
             await client.chat.completions.create(model="qwen", messages=MESSAGES)
 
         assert "no_engine" == raised.value.code
+
+
+async def test_client_tries_again_what_the_engine_refuses(tmp_path: Path) -> None:
+    """Refusals with `Retry-After` pass unchanged, so that the client's own retries end in an answer."""
+    refusal = Reply(status=503, headers=(("retry-after", "0"),), pieces=(b'{"error":{"message":"later"}}',))
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url]) as gateway,
+        client_of(gateway) as client,
+    ):
+        engine.faults.reply = refusal
+        asking = asyncio.ensure_future(
+            client.with_options(max_retries=3).chat.completions.create(model="qwen", messages=MESSAGES)
+        )
+        await eventually(lambda: 2 == len(engine.chats))
+        engine.faults.reply = None
+        answer = await asking
+
+    assert "ship ahoy sailor" == answer.choices[0].message.content
+    assert ["0", "1"] == [seen.header("x-stainless-retry-count") for seen in engine.chats[:2]]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_client_that_times_out_ends_its_request(tmp_path: Path, stream: bool) -> None:
+    """The client raises its own exception, and the engine learns at once that nobody waits."""
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url]) as gateway,
+        client_of(gateway) as client,
+    ):
+        engine.faults.hang = True
+        with pytest.raises(openai.APITimeoutError):
+            await client.with_options(timeout=0.3).chat.completions.create(
+                model="qwen", messages=MESSAGES, stream=stream
+            )
+
+        await eventually(lambda: 1 == engine.server.aborts)
+        await eventually(lambda: 0 == gateway.metric("sternpost_gateway_in_flight"))
+
+
+async def test_streaming_helper_and_raw_responses_work(tmp_path: Path) -> None:
+    """The client's events are those of the engine's stream; raw responses have status, headers and lines."""
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url]) as gateway,
+        client_of(gateway) as client,
+    ):
+        async with client.chat.completions.stream(model="qwen", messages=MESSAGES) as stream:
+            words = [event.delta async for event in stream if event.type == "content.delta"]
+        raw = await client.chat.completions.with_raw_response.create(
+            model="qwen", messages=MESSAGES, extra_headers={"x-request-id": "req-17"}
+        )
+        streaming = client.chat.completions.with_streaming_response
+        async with streaming.create(model="qwen", messages=MESSAGES, stream=True) as response:
+            lines = [line async for line in response.iter_lines() if line]
+
+    assert ["ship ", "ahoy ", "sailor "] == words
+    assert (200, "req-17") == (raw.status_code, raw.headers["x-request-id"])
+    assert "ship ahoy sailor" == raw.parse().choices[0].message.content
+    assert "data: [DONE]" == lines[-1]
+
+
+async def test_structured_outputs_are_read_as_sent(tmp_path: Path) -> None:
+    """The schema reaches the engine as it is, and what comes back is the client's own type."""
+
+    class Colour(BaseModel):
+        colour: str
+
+    async with (
+        running_engine(FakeEngine(words=('{"colour":', '"red"}'))) as engine,
+        running_gateway(tmp_path, [engine.url]) as gateway,
+        client_of(gateway) as client,
+    ):
+        answer = await client.chat.completions.parse(model="qwen", messages=MESSAGES, response_format=Colour)
+        sent = json.loads(engine.chats[-1].body)["response_format"]["json_schema"]
+
+    assert Colour(colour="red") == answer.choices[0].message.parsed
+    assert ("Colour", True) == (sent["name"], sent["strict"])
