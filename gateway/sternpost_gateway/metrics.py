@@ -282,7 +282,7 @@ class Metrics:
         """Bring the pools' gauge up to date; pools that are gone go from it, too."""
         tally = Tally((view.engine.pool, view.ready) for view in views)
         self.pool_engines.clear()
-        for pool in {pool for pool, _ in tally}:
+        for pool in dict.fromkeys(pool for pool, _ in tally):
             self.pool_engines.labels(pool, READY).set(tally[pool, True])
             self.pool_engines.labels(pool, NOT_READY).set(tally[pool, False])
 
