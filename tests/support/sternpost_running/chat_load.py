@@ -130,12 +130,10 @@ class Asked:
         return str(self.report.get("reason", ""))
 
 
-def ask(url: str, model: str, *, tenant: str = "acme", **more: Any) -> Asked:
+def ask(url: str, model: str, *, question: str = "where to?", tenant: str = "acme", **more: Any) -> Asked:
     """Chat through a gateway, in a session of its own; `more` goes to OpenAI's client."""
     with openai.OpenAI(api_key="none", base_url=f"{url}/v1", max_retries=0) as client:
-        raw = client.chat.completions.with_raw_response.create(
-            **chat(model, "where to?", "one", tenant), **more
-        )
+        raw = client.chat.completions.with_raw_response.create(**chat(model, question, "one", tenant), **more)
     usage = raw.parse().usage
     details = usage.prompt_tokens_details if usage else None
     return Asked((details.model_extra or {}).get("sternpost", {}) if details else {}, raw.headers)

@@ -31,6 +31,9 @@ USERS: Final = ("operator", "gateway", "stranger")
 
 CONTROLLERS: Final = ("deployment", "disruption", "endpoint", "garbagecollector", "namespace", "replicaset")
 READY_SECONDS_MAX: Final = 60.0
+SERVER_SECONDS_MAX: Final = 180.0
+"""For an API server to start: after an outage all its clients want it at once, on the same machine."""
+
 END_SECONDS_MAX: Final = 15.0
 POLL_SECONDS: Final = 0.1
 CEL_MINOR: Final = 25
@@ -166,7 +169,7 @@ class Cluster:
             yield
         finally:
             self.server.process.send_signal(signal.SIGCONT)
-            self.wait(lambda: _is_ready(self.api), "the API server is ready again")
+            self.wait(lambda: _is_ready(self.api), "the API server is ready again", SERVER_SECONDS_MAX)
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
@@ -176,7 +179,7 @@ class Cluster:
             yield
         finally:
             self.server.start()
-            self.wait(lambda: _is_ready(self.api), "the API server is ready again")
+            self.wait(lambda: _is_ready(self.api), "the API server is ready again", SERVER_SECONDS_MAX)
 
     def wait(self, holds: Callable[[], object], what: str, seconds_max: float = READY_SECONDS_MAX) -> None:
         """Wait until something holds, which is asked for again and again."""
@@ -217,7 +220,7 @@ def running_cluster(binaries: Path, folder: Path) -> Iterator[Cluster]:
         url = f"https://127.0.0.1:{secure}"
         client = httpx.Client(base_url=url, headers=_bearer(ADMIN), verify=False, trust_env=False, timeout=30)
         stack.enter_context(client)
-        wait_for(lambda: _is_ready(client), "the API server is ready")
+        wait_for(lambda: _is_ready(client), "the API server is ready", SERVER_SECONDS_MAX)
         flags = _manager_flags(folder, manager, minor)
         stack.enter_context(_running(binaries / "kube-controller-manager", flags, folder))
         yield Cluster(url, folder, minor, client, server)
