@@ -67,7 +67,7 @@ class PlanCommand:
         speed = speed_of(arguments)
         promise = Promise(
             requests_per_second=arguments.requests_per_second,
-            answer_tokens=arguments.answer_tokens,
+            answer_tokens=arguments.answer_tokens_mean,
             ttft_p95_seconds=arguments.ttft_p95_ms / 1000,
             utilisation_max=arguments.busy_max / 100,
         )
@@ -136,7 +136,11 @@ def _add_traffic(parser: argparse.ArgumentParser) -> None:
         "--requests-per-second", type=above_zero, required=True, metavar="R", help="how many come, on average"
     )
     parser.add_argument(
-        "--answer-tokens", type=zero_or_more, default=200.0, metavar="N", help="of an answer (%(default)s)"
+        "--answer-tokens-mean",
+        type=zero_or_more,
+        default=200.0,
+        metavar="N",
+        help="of an answer (%(default)s)",
     )
     parser.add_argument(
         "--ttft-p95-ms", type=above_zero, default=2000.0, metavar="MS",
