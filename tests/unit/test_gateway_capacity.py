@@ -104,7 +104,7 @@ def test_a_tighter_promise_takes_more_engines_and_an_impossible_one_is_refused()
     assert (
         plan(demand(1000), SPEED, PROMISE, PRICES).engines < plan(demand(1000), SPEED, tight, PRICES).engines
     )
-    with pytest.raises(OperatingError, match=r"alone on an engine, the longest prompt takes 1.05 s"):
+    with pytest.raises(OperatingError, match=r"without any waiting it is 1.05 s"):
         plan(
             demand(1000),
             SPEED,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_core.errors import OperatingError
+from sternpost_gateway.bench.stats import percentile
 from sternpost_gateway.capacity.demand import Demand
 from sternpost_gateway.capacity.queueing import Waiting, simulate
 from sternpost_gateway.capacity.speed import Speed
@@ -78,7 +79,12 @@ def _least(demand: Demand, speed: Speed, promise: Promise) -> tuple[int, Waiting
     mean_computed = sum(demand.computed_tokens) / len(demand.computed_tokens)
     busy = promise.requests_per_second * speed.busy_seconds(mean_computed, promise.answer_tokens)
     engines = max(1, math.ceil(busy / promise.utilisation_max))
-    slowest = speed.first_token_seconds(max(demand.computed_tokens))
+    alone = percentile([speed.first_token_seconds(tokens) for tokens in demand.computed_tokens], 0.95)
+    if alone > promise.ttft_p95_seconds:
+        raise OperatingError(
+            f"no number of engines keeps a time to first token of {promise.ttft_p95_seconds:g} s for 95% of "
+            f"requests: without any waiting it is {alone:.2f} s"
+        )
     while engines <= ENGINES_MAX:
         waiting = simulate(
             demand.computed_tokens, promise.answer_tokens, speed, promise.requests_per_second, engines
@@ -88,6 +94,6 @@ def _least(demand: Demand, speed: Speed, promise: Promise) -> tuple[int, Waiting
         # One more at a time where few are needed, a fraction more where many are.
         engines += max(1, engines // 20)
     raise OperatingError(
-        f"no number of engines up to {ENGINES_MAX} keeps a time to first token of "
-        f"{promise.ttft_p95_seconds:g} s: alone on an engine, the longest prompt takes {slowest:.2f} s"
+        f"more than {ENGINES_MAX} engines would be needed for a time to first token of "
+        f"{promise.ttft_p95_seconds:g} s at {promise.requests_per_second:g} requests per second"
     )
