@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,16 +192,22 @@ def _start_program(
 ) -> subprocess.Popen[bytes]:
     with log.open("ab") as file:
         return subprocess.Popen(
-            list(command), env=dict(environment), stdout=file, stderr=file, preexec_fn=die_with_parent
+            list(command),
+            env=dict(environment),
+            stdout=file,
+            stderr=file,
+            preexec_fn=die_with_parent,
+            start_new_session=True,
         )
 
 
 def end_program(process: subprocess.Popen[bytes]) -> None:
-    """End a program, by force where it must be."""
+    """End a program, by force where it must be, and whatever processes it has left behind."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_SECONDS_MAX)
-    process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait(END_SECONDS_MAX)
 
 
