@@ -76,6 +76,7 @@ e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
 	@$(BIN)/sternpost model fetch
 	@tests/support/apiserver/build.sh >/dev/null
+	@tests/support/prometheus/install.sh >/dev/null
 	@$(PYTEST) -q -m kube
 
 bench-quick: $(STAMP) ## Sternpost beside plain vLLM and other routers, in 15 minutes; run again to go on
