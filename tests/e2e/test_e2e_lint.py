@@ -42,6 +42,8 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     log = tmp_path_factory.mktemp("engine") / "engine.log"
     arguments = ["--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS)]
     arguments += ["--chat-template", str(model / "chat_template.jinja")]
+    # Without them vLLM refuses a request that has tools.
+    arguments += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     with running_engine(default_directory(os.environ), log, *arguments) as running:
         yield running
 

@@ -21,6 +21,9 @@ READY_SECONDS_MAX = 240.0
 STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.5
 
+KEEPALIVE_SECONDS = 1.0
+"""For which an idle connection is kept: well under vLLM's 5 s, so that a busy machine never meets its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tail:
@@ -179,7 +182,8 @@ def running_engine(
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, timeout=120.0) as client:
+        kept = httpx.Limits(keepalive_expiry=KEEPALIVE_SECONDS)
+        with httpx.Client(base_url=url, timeout=120.0, limits=kept) as client:
             _await_ready(process, client, log)
             yield RunningEngine(url, model.name, client)
     finally:

@@ -15,7 +15,7 @@ from typing import Final
 import httpx
 
 from sternpost_fakes.engine import FakeEngine
-from sternpost_running.kubernetes import die_with_parent, free_ports, wait_for
+from sternpost_running.kubernetes import die_with_parent, free_ports, program_environment, wait_for
 
 HOST: Final = "127.0.0.1"
 STARTED_SECONDS_MAX: Final = 30.0
@@ -42,7 +42,7 @@ def running_engine_processes(count: int, *flags: str) -> Iterator[list[EnginePro
 @contextmanager
 def _running(port: int, flags: Sequence[str]) -> Iterator[EngineProcess]:
     command = [sys.executable, "-m", "sternpost_running.engine_process", "--port", str(port), *flags]
-    process = subprocess.Popen(command, preexec_fn=die_with_parent)
+    process = subprocess.Popen(command, preexec_fn=die_with_parent, env=program_environment())
     try:
         yield EngineProcess(f"http://{HOST}:{port}", process)
     finally:
