@@ -207,4 +207,5 @@ def test_other_clients_behave_as_before_the_engine(up: RunningUp, script: str) -
 
     assert direct == through
     assert through["whole"] and through["whole"] == through["stream"] == through["async"]
-    assert "NotFoundError" == through["error"]
+    # LangChain has a class of its own for models, which OpenAI's is the base of.
+    assert through["error"].endswith("NotFoundError")
