@@ -19,9 +19,9 @@ ENGINE_PORT = 8000
 GATEWAY_PORT = 8080
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Run a control plane that serves the custom resources."""
+    """Run a control plane that serves the custom resources; no module meets what another has left behind."""
     binaries = find_binaries(os.environ)
     if binaries is None:
         pytest.fail(f"the tests against an API server need its binaries: run {BUILD}")
@@ -36,7 +36,7 @@ def gateway_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gateway")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kubelet(cluster: Cluster, gateway_pages: Path) -> Iterator[FakeKubelet]:
     """
     Run engines for pools' pods, pages of metrics for gateways', and something that sleeps for others.
