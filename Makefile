@@ -54,13 +54,13 @@ test: check ## check, the tests, and those against the real vLLM, API server, Pr
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"
 	@tests/support/clients/install.sh >/dev/null
-	@$(PYTEST) -q -m "engine and not kube and not prometheus and not slow"
+	@$(PYTEST) -q -m "engine and not kube and not slow"
 	@echo "== tests against an API server"
 	@tests/support/apiserver/build.sh >/dev/null
 	@tests/support/prometheus/install.sh >/dev/null
 	@$(PYTEST) -q -m "kube and not slow"
 	@echo "== tests against Prometheus"
-	@$(PYTEST) -q -m "prometheus and not slow"
+	@$(PYTEST) -q -m "prometheus and not kube and not slow"
 	@echo "== tests in a browser"
 	@tests/support/chromium/install.sh >/dev/null
 	@$(PYTEST) -q -m "browser and not slow"
@@ -71,7 +71,7 @@ fuzz: $(STAMP) ## Try what must hold for any input; STERNPOST_FUZZ_SECONDS says 
 e2e: $(STAMP) ## Every test that needs the real vLLM, the slow ones too
 	@$(BIN)/sternpost model fetch
 	@tests/support/clients/install.sh >/dev/null
-	@$(PYTEST) -q -m "(engine or slow) and not kube and not prometheus"
+	@$(PYTEST) -q -m "(engine or slow) and not kube"
 
 e2e-kube: $(STAMP) ## Every test that needs a real API server, the slow ones too
 	@$(BIN)/sternpost model fetch

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import httpx
 
-from bench.common.results import Bound, Row, find_row, write_results
+from bench.common.results import Bound, Row, write_results
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_gateway.bench.machine import describe_machine
 from sternpost_gateway.bench.stats import percentile
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join(table(rows)))
     if arguments.save_results:
         write_results("apply", rows, describe_machine(ROOT), datetime.now(UTC), RESULTS)
-    return 0 if all(_holds(rows, bound) for bound in BOUNDS) else 1
+    return 0 if all(bound.holds_in(rows) for bound in BOUNDS) else 1
 
 
 def rows_of(changes: Sequence[Change]) -> list[Row]:
@@ -116,11 +116,6 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines + [
         f"| {row.metric} | {row.value:.3f} | {bounds.get(row.metric, '')} | {row.n} |" for row in rows
     ]
-
-
-def _holds(rows: Sequence[Row], bound: Bound) -> bool:
-    row = find_row(rows, bound.workload, bound.metric)
-    return row is not None and bound.holds(row.value)
 
 
 async def _measure(binaries: Path, folder: Path, count: int) -> list[Change]:

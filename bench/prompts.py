@@ -29,7 +29,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from bench.canonicalize import message, tool
-from bench.common.results import Bound, Row, find_row, row_of, write_results
+from bench.common.results import Bound, Row, row_of, write_results
 from sternpost_core.clock import SystemClock
 from sternpost_core.content import ContentId
 from sternpost_core.jsonspan import apply, scan
@@ -174,16 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         print(f"{row.workload:>18} {row.metric:<20} {row.value:8.3f} {row.unit}")
     write_results("prompts", rows, describe_machine(ROOT), datetime.now(UTC), options.out)
-    missed = [bound for bound in BOUNDS if not holds(bound, rows)]
+    missed = [bound for bound in BOUNDS if not bound.holds_in(rows)]
     for bound in missed:
         print(f"{bound.workload} {bound.metric} misses its bound {bound}", file=sys.stderr)
     return 1 if missed else 0
-
-
-def holds(bound: Bound, rows: Sequence[Row]) -> bool:
-    """Say whether a bound's figure is there and reaches it."""
-    row = find_row(rows, bound.workload, bound.metric)
-    return row is not None and bound.holds(row.value)
 
 
 def measure(workload: Workload, seconds: float) -> list[Row]:

@@ -55,6 +55,11 @@ class Bound:
         """Tell whether a figure reaches the bound; one that is no number does not."""
         return value <= self.limit if self.at_most else value >= self.limit
 
+    def holds_in(self, rows: Sequence[Row]) -> bool:
+        """Tell whether the bound's figure is among the rows and reaches it."""
+        row = find_row(rows, self.workload, self.metric)
+        return row is not None and self.holds(row.value)
+
     def __str__(self) -> str:
         return f"{'<=' if self.at_most else '>='} {self.limit:g}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -20,6 +21,17 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+def add_log_format(parser: argparse.ArgumentParser) -> None:
+    """Declare the flag of every part that runs for long."""
+    parser.add_argument(
+        "--log-format",
+        type=LogFormat,
+        choices=list(LogFormat),
+        default=LogFormat.TEXT,
+        help="lines of the log for people, or one JSON object each (default: %(default)s)",
+    )
 
 
 Context = Callable[[], Mapping[str, str]]

@@ -14,11 +14,11 @@ from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.cold_limiter import ColdLimits
+from sternpost_gateway.flag_numbers import port_number, positive, seconds, share, worker_count
 from sternpost_gateway.prefill_budget import SHADOW_SHARE
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import (
-    WORKERS_MAX,
     Cluster,
     Credentials,
     KvEventPorts,
@@ -31,8 +31,6 @@ from sternpost_gateway.settings import (
 )
 from sternpost_gateway.telemetry_flags import add_telemetry_arguments, traces_of
 from sternpost_gateway.tls_flags import add_tls_arguments, engine_tls_of, server_tls_of
-
-PORT_MAX: Final = 65535
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 """An environment without variables."""
@@ -148,46 +146,6 @@ def _kv_events(arguments: argparse.Namespace) -> KvEventPorts | None:
     if not arguments.kv_events:
         return None
     return KvEventPorts(arguments.kv_events_port, arguments.kv_replay_port)
-
-
-def port_number(text: str) -> int:
-    """Read a port; 0 lets the system choose."""
-    value = int(text)
-    if not 0 <= value <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 to {PORT_MAX}")
-    return value
-
-
-def positive(text: str) -> int:
-    """Read a number of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 or more")
-    return value
-
-
-def worker_count(text: str) -> int:
-    """Read a number of workers."""
-    value = int(text)
-    if not 1 <= value <= WORKERS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 to {WORKERS_MAX}")
-    return value
-
-
-def seconds(text: str) -> float:
-    """Read a duration in seconds."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more seconds")
-    return value
-
-
-def share(text: str) -> float:
-    """Read a share."""
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 to 1")
-    return value
 
 
 def _add_estimate(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from sternpost_core.errors import Fault, SettingsError
-from sternpost_core.logs import LogFormat
+from sternpost_core.logs import add_log_format
 from sternpost_gateway.settings import Traces
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -22,13 +22,7 @@ PROTOCOL: Final = "http/protobuf"
 
 def add_telemetry_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags."""
-    parser.add_argument(
-        "--log-format",
-        type=LogFormat,
-        choices=list(LogFormat),
-        default=LogFormat.TEXT,
-        help="lines of the log for people, or one JSON object each (default: %(default)s)",
-    )
+    add_log_format(parser)
     parser.add_argument(
         "--otlp-endpoint",
         metavar="URL",

@@ -8,7 +8,7 @@ import logging
 import os
 from typing import Final
 
-from sternpost_core.logs import LogFormat, configure_logs
+from sternpost_core.logs import add_log_format, configure_logs
 from sternpost_operator.app import OperatorSettings, run_operator
 
 PORT_MAX: Final = 65_535
@@ -54,13 +54,7 @@ class OperatorCommand:
         parser.add_argument(
             "--workers", type=_workers, default=4, help="objects looked at at once (default: %(default)s)"
         )
-        parser.add_argument(
-            "--log-format",
-            type=LogFormat,
-            choices=list(LogFormat),
-            default=LogFormat.TEXT,
-            help="lines of the log for people, or one JSON object each (default: %(default)s)",
-        )
+        add_log_format(parser)
         parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
 
     def run(self, arguments: argparse.Namespace) -> int:

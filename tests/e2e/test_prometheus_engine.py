@@ -7,12 +7,10 @@ What a healthy run of a few minutes does not count, such as trips, is shown else
 from __future__ import annotations
 
 import asyncio
-import bisect
 import json
 import math
 import os
 import re
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,10 +25,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sternpost_fakes.crd_schema import CRDS
 from sternpost_fakes.rules import rule_groups, rules
-from sternpost_gateway.metrics import FIRST_TOKEN_BUCKETS
 from sternpost_running.custom_resources import Resources
 from sternpost_running.kubernetes import BUILD, Cluster, find_binaries, running_cluster
-from sternpost_running.monitored import Streamed, panel_queries, sources_of, stream_chat
+from sternpost_running.monitored import (
+    Streamed,
+    assert_first_token_p95,
+    panel_queries,
+    sources_of,
+    stream_chat,
+)
 from sternpost_running.operator_process import running_operator
 from sternpost_running.prometheus import Prometheus, Target, running_prometheus
 from sternpost_running.up import RunningUp, running_up
@@ -297,13 +300,7 @@ def test_reuse_is_what_the_engine_counts(source: str, observed: Observed) -> Non
 
 def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) -> None:
     """The gateway measures what its client waits for."""
-    ours = observed.prometheus.number(
-        "histogram_quantile(0.95, sum by (le) (sternpost_gateway_ttft_seconds_bucket))"
-    )
-    theirs = statistics.quantiles([one.first_byte_seconds for one in observed.streams], n=20)[-1]
-
-    assert ours is not None
-    assert abs(bisect.bisect(FIRST_TOKEN_BUCKETS, ours) - bisect.bisect(FIRST_TOKEN_BUCKETS, theirs)) <= 1
+    assert_first_token_p95(observed.prometheus, observed.streams)
 
 
 def _has_moved(observed: Observed, query: str, groups: list[dict[str, Any]]) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 import math
-import statistics
 import time
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
@@ -20,8 +18,7 @@ from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.exposition import running_exposition
 from sternpost_fakes.gateway_process import gateway_process
 from sternpost_fakes.rules import rule_groups, rules
-from sternpost_gateway.metrics import FIRST_TOKEN_BUCKETS
-from sternpost_running.monitored import Streamed, panel_queries, stream_chat
+from sternpost_running.monitored import Streamed, assert_first_token_p95, panel_queries, stream_chat
 from sternpost_running.prometheus import Prometheus, Target, running_prometheus
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(300)]
@@ -171,10 +168,4 @@ def test_tokens_by_source_are_the_prompts_tokens(observed: Observed) -> None:
 
 def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) -> None:
     """The gateway measures what its client waits for."""
-    ours = observed.prometheus.number(
-        "histogram_quantile(0.95, sum by (le) (sternpost_gateway_ttft_seconds_bucket))"
-    )
-    theirs = statistics.quantiles([one.first_byte_seconds for one in observed.streams], n=20)[-1]
-
-    assert ours is not None
-    assert abs(bisect.bisect(FIRST_TOKEN_BUCKETS, ours) - bisect.bisect(FIRST_TOKEN_BUCKETS, theirs)) <= 1
+    assert_first_token_p95(observed.prometheus, observed.streams)

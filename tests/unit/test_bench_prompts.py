@@ -8,7 +8,7 @@ from itertools import islice
 import pytest
 
 from bench.common.results import Row
-from bench.prompts import BOUNDS, REPEATS_MIN, WORKLOADS, Workload, bodies, holds, measure
+from bench.prompts import BOUNDS, REPEATS_MIN, WORKLOADS, Workload, bodies, measure
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -46,4 +46,4 @@ def test_bound_needs_its_figure(value: float | None, expected: bool) -> None:
     """What was not measured does not hold."""
     rows = [] if value is None else [Row(workload="body_40k", metric="median_ms", value=value, unit="ms")]
 
-    assert expected is holds(BOUNDS[0], rows)
+    assert expected is BOUNDS[0].holds_in(rows)

@@ -31,7 +31,7 @@ from sternpost_gateway.bench.report import failures, report
 from sternpost_gateway.bench.sample import Unit
 from sternpost_gateway.bench.summary import figures_of, ratios_of, rows_of
 from sternpost_gateway.bench.target import Target
-from sternpost_gateway.command import positive
+from sternpost_gateway.flag_numbers import positive, scale, zero_or_more
 
 ACTIONS: Final = ("run", "compare", "workloads")
 COMPARED: Final = 2
@@ -100,7 +100,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         help="empty the engines' prefix caches before each unit: needed where targets share engines",
     )  # fmt: skip
     parser.add_argument(
-        "--settle-seconds", type=seconds_or_none, default=SETTLE_SECONDS, metavar="S",
+        "--settle-seconds", type=zero_or_more, default=SETTLE_SECONDS, metavar="S",
         help="pause after each warm-up, in which a gateway has a tail built (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--model", metavar="NAME", help="the model to ask (default: the first one served)")
@@ -131,22 +131,6 @@ def _add_workloads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace-scale", type=scale, default=1.0, metavar="X", help="shrinks a trace's lengths"
     )
-
-
-def seconds_or_none(text: str) -> float:
-    """Read a time of 0 or more seconds."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more")
-    return value
-
-
-def scale(text: str) -> float:
-    """Read a factor above 0, at most 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: above 0, at most 1")
-    return value
 
 
 def head_of(order: Order, now: datetime) -> dict[str, Any]:

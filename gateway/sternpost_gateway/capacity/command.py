@@ -21,7 +21,7 @@ from sternpost_gateway.capacity.demand import Demand, demands
 from sternpost_gateway.capacity.report import plan_json, plan_text
 from sternpost_gateway.capacity.sizing import Plan, Prices, Promise, plan
 from sternpost_gateway.capacity.speed import Speed, fit, points_of
-from sternpost_gateway.command import positive
+from sternpost_gateway.flag_numbers import above_zero, busy_percent, positive, zero_or_more
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.command import BLOCK_TOKENS, CACHE_TOKENS
 from sternpost_gateway.lint.encoders import EstimateEncoder
@@ -105,30 +105,6 @@ def speed_of(arguments: argparse.Namespace) -> Speed:
             "plan", [Fault("--speed-target", repr(target), ", ".join(recorded.head["targets"]))]
         )
     return fit(points_of(recorded.units, target), arguments.decode_rate)
-
-
-def above_zero(text: str) -> float:
-    """Read a number above 0."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: above 0")
-    return value
-
-
-def zero_or_more(text: str) -> float:
-    """Read a number of 0 or more."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more")
-    return value
-
-
-def busy_percent(text: str) -> float:
-    """Read a share of time, above 0 and under 100 percent: engines that are always busy never catch up."""
-    value = float(text)
-    if not 0 < value < 100:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: above 0, under 100")
-    return value
 
 
 def _add_traffic(parser: argparse.ArgumentParser) -> None:

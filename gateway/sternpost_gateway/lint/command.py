@@ -19,7 +19,7 @@ from sternpost_core.policy import Policy
 from sternpost_core.policy_parse import parse
 from sternpost_core.policy_write import to_mapping
 from sternpost_core.reader import is_dns_name
-from sternpost_gateway.command import positive
+from sternpost_gateway.flag_numbers import percent, positive, price
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.encoders import (
     Encoder,
@@ -134,22 +134,6 @@ def write_policy(policy: Policy, path: Path) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise OperatingError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def percent(text: str) -> float:
-    """Read a percentage, 0 to 100."""
-    value = float(text)
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 to 100")
-    return value
-
-
-def price(text: str) -> float:
-    """Read a price, 0 or more."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 0 or more")
-    return value
 
 
 def dns_name(text: str) -> str:

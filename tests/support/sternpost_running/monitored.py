@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 import re
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ import httpx
 from charts.dashboards import DASHBOARDS
 from charts.make_dashboards import PRICES
 from sternpost_fakes.rules import LABELS, rules
+from sternpost_gateway.metrics import FIRST_TOKEN_BUCKETS
+from sternpost_running.prometheus import Prometheus
 
 SELECTOR: Final = re.compile(r"(?<![\w:])(?:sternpost|vllm:)\w+(?:\{[^}]*\})?(?![\w:])")
 """A metric within a query, with its labels; a recording rule's name has a level in front of it."""
@@ -44,6 +48,15 @@ async def stream_chat(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Str
                 usage = json.loads(line.removeprefix("data: ")).get("usage")
                 tokens = usage["prompt_tokens"] if usage else tokens
     return Streamed(first, tokens)
+
+
+def assert_first_token_p95(prometheus: Prometheus, streams: Sequence[Streamed]) -> None:
+    """Hold the gateway's time to first token to its clients', within one bucket."""
+    ours = prometheus.number("histogram_quantile(0.95, sum by (le) (sternpost_gateway_ttft_seconds_bucket))")
+    theirs = statistics.quantiles([one.first_byte_seconds for one in streams], n=20)[-1]
+
+    assert ours is not None
+    assert abs(bisect.bisect(FIRST_TOKEN_BUCKETS, ours) - bisect.bisect(FIRST_TOKEN_BUCKETS, theirs)) <= 1
 
 
 def panel_queries() -> Iterator[tuple[str, str]]:
