@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.engine_keys import EngineKeys
@@ -32,7 +30,7 @@ class Forward:
             PoolMisconfigured: the pool's key is missing; nothing is sent.
             ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
         """
-        return await self._upstream.send(replace(self._request(composed, client), fresh=again))
+        return await self._upstream.send(self._request(composed, client, again))
 
     def headers(self, received: Received, engine: Engine, *, identity: bool = False) -> list[tuple[str, str]]:
         """
@@ -49,14 +47,13 @@ class Forward:
         )
         return received.trace.propagated(headers)
 
-    def _request(self, composed: Composed, client: Client) -> UpstreamRequest:
+    def _request(self, composed: Composed, client: Client, again: bool) -> UpstreamRequest:
         received = composed.planned.identified.received
+        url = composed.engine.url + received.target
         identity = composed.outlook.hint is not None and composed.metering is not Metering.NONE
         headers = self.headers(received, composed.engine, identity=identity)
         if composed.body is not None:
-            return UpstreamRequest(
-                received.method, composed.engine.url + received.target, headers, composed.body
-            )
+            return UpstreamRequest(received.method, url, headers, composed.body, fresh=again)
         # With the client's own framing: a declared length stays, and without one the body goes out in chunks.
         headers.extend(
             ("content-length", value.decode("latin-1"))
@@ -64,4 +61,4 @@ class Forward:
             if name == b"content-length" and received.has_body
         )
         body = client.stream_body() if received.has_body else None
-        return UpstreamRequest(received.method, composed.engine.url + received.target, headers, body)
+        return UpstreamRequest(received.method, url, headers, body, fresh=again)

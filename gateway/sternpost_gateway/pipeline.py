@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from sternpost_core.clock import Clock
 from sternpost_core.errors import SternpostError
+from sternpost_core.hint import Report
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy_match import PolicySet
 from sternpost_gateway.admit import Admission
@@ -33,7 +34,6 @@ from sternpost_gateway.content_coding import coding_of
 from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.eligible import eligible
-from sternpost_gateway.engine_api import report_of
 from sternpost_gateway.errors import (
     ClientGone,
     Disconnected,
@@ -280,7 +280,7 @@ class Pipeline:
         report = self._recorder.answered(composed, relayed)
         tell_answered(composed, relayed, report)
         if relayed.status < CLIENT_ERRORS:
-            self._observe(composed, relayed)
+            self._observe(composed, report)
         if relayed.cut or relayed.status >= SERVER_ERRORS:
             self._note_ejection(sent.admitted.routed)
         elif relayed.status >= CLIENT_ERRORS:
@@ -288,11 +288,11 @@ class Pipeline:
         else:
             self._parts.router.succeeded(sent.admitted.routed, lesson_of(relayed, report, sent.at))
 
-    def _observe(self, composed: Composed, relayed: Relayed) -> None:
+    def _observe(self, composed: Composed, report: Report | None) -> None:
         """Learn from an exchange; a failure in that is ours alone, and the answer is out already."""
         try:
             self._observer.observe(composed.planned)
-            self._parts.shadow.offer(composed, report_of(relayed.usage))
+            self._parts.shadow.offer(composed, report)
         except Exception as error:  # noqa: BLE001
             # Learning is an extra: no exchange may fail for it.
             request_id = composed.planned.identified.received.request_id
