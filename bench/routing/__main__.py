@@ -1,99 +1,136 @@
 """
 Compare routers: `python -m bench.routing [WORKLOAD...]`, which is `make bench-routing`.
 
-Four mock engines run in a process of their own, each router in another; all routers get the same requests.
-Figures go to `bench/results/routing.json`, what could not be run is said with its reason.
+All routers get the same requests, each workload by one router after the other. By default four mock engines
+answer, whose time goes by a model of prefill and decode; `--engines real` takes two vLLM engines on this
+machine's cores, and workloads of their size. What could not be run is said with its reason.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import json
 import random
-import socket
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from bench.routing.drive import Outcome, Ports, drive, reset
-from bench.routing.report import Results, bounds, rows, table
-from bench.routing.routers import HOST, PEERS, Router, own_routers, peer_routers, running
+from bench.common.process_group import group_cpu_seconds
+from bench.common.results import head_of, write_document
+from bench.routing.drive import Outcome, drive
+from bench.routing.real_engines import real_stage
+from bench.routing.report import Results, rows, table, verdicts
+from bench.routing.routers import HOST, OWN, PEERS, Router, own_routers, peer_routers, running
+from bench.routing.stage import Stage, free_ports, mock_stage
 from bench.routing.workloads import WORKLOADS
 from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
-RESULTS: Final = ROOT / "bench" / "results" / "routing.json"
+RESULTS: Final = ROOT / "bench" / "results"
 PEERS_ENVIRONMENT: Final = Path.home() / ".cache" / "sternpost" / "peers" / "routing"
-ENGINES: Final = 4
+MODEL: Final = Path.home() / ".cache" / "sternpost" / "models" / "SmolLM2-135M-Instruct"
 SEED: Final = 11
+MOCK: Final = "mock"
+REAL: Final = "real"
+FILES: Final = {MOCK: "routing", REAL: "routing_real"}
+"""The result file of each kind of engines."""
 
 
-async def main(names: Sequence[str]) -> int:
-    """Run the workloads that are named, or all; return 0 if every bound holds."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; the status is 1 where a bound is missed."""
+    arguments = _parser().parse_args(argv)
     peers, missing = peer_routers(PEERS_ENVIRONMENT)
     for name, reason in missing.items():
         print(f"{name} is not compared: {reason}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        results = await _run_all(names or list(WORKLOADS), peers, Path(folder))
-    known = frozenset(router.name for router in peers)
-    for line in table(results):
-        print(line)
-    found = bounds(results, known)
-    for bound in found:
-        print(f"{'holds' if bound.holds else 'MISSED':<7} {bound.text}")
-    if not names:
-        _write(results, known, missing)
-    return 0 if all(bound.holds for bound in found) else 1
+    with tempfile.TemporaryDirectory(prefix="sternpost-routing-") as folder:
+        results = asyncio.run(_measure(arguments, peers, Path(folder)))
+    known = [router.name for router in peers]
+    found = verdicts(results, known)
+    print("\n".join(table(results)))
+    print("\n".join(f"{'holds' if one.holds else 'MISSED':<7} {one.text}" for one in found))
+    if arguments.save_results:
+        _write(arguments.engines, results, known, missing)
+    return 0 if all(one.holds for one in found) else 1
 
 
-async def _run_all(names: Sequence[str], peers: Sequence[Router], folder: Path) -> Results:
-    ports = free_ports(ENGINES)
-    engines = [f"http://{HOST}:{port}" for port in ports.engines]
-    mocks = [sys.executable, "-m", "bench.routing.mock_engines", str(ports.control), *map(str, ports.engines)]
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench.routing", description=__doc__)
+    parser.add_argument(
+        "workloads", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)} (default: all)"
+    )
+    parser.add_argument(
+        "--engines", choices=list(FILES), default=MOCK, help="what answers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=MODEL, help="folder of the real engines' model (default: %(default)s)"
+    )
+    parser.add_argument("--router", action="append", metavar="NAME", help="only these; once for each")
+    parser.add_argument("--save-results", action="store_true", help="write the result file")
+    return parser
+
+
+async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folder: Path) -> Results:
+    unknown = [name for name in arguments.workloads if name not in WORKLOADS]
+    if unknown:
+        raise SystemExit(f"{', '.join(unknown)} is no workload; allowed: {', '.join(WORKLOADS)}")
     (folder / "policies").mkdir()
-    results: dict[str, dict[str, Outcome]] = {name: {} for name in names}
-    async with running(mocks, folder / "mocks.log", f"http://{HOST}:{ports.control}/totals"):
-        for router in (*own_routers(folder / "policies"), *peers):
-            for name in names:
-                workload = WORKLOADS[name](random.Random(SEED))
-                await reset(workload, ports)
-                log = folder / f"{router.name}.log"
-                ready = f"http://{HOST}:{ports.router}/v1/models"
-                async with running(router.command(ports.router, engines), log, ready):
-                    results[name][router.name] = await drive(workload, ports)
-                print(f"{router.name} {name}: {results[name][router.name]}", flush=True)
+    routers = [*own_routers(folder / "policies"), *peers]
+    wanted = arguments.router or [router.name for router in routers]
+    results: dict[str, dict[str, Outcome]] = {}
+    async with _stage(arguments, folder) as stage:
+        for name in arguments.workloads or WORKLOADS:
+            workload = WORKLOADS[name](random.Random(SEED), stage.size)
+            if not stage.can_run(workload):
+                print(f"{name} is not run: these engines do not come and go", flush=True)
+                continue
+            results[name] = {}
+            for router in (router for router in routers if router.name in wanted):
+                await stage.begin(workload)
+                async with _running(router, stage, folder) as (url, group):
+                    outcome = await drive(workload, stage, url, partial(group_cpu_seconds, group))
+                results[name][router.name] = outcome
+                print(f"{name} {router.name}: {outcome.requests} requests", flush=True)
     return results
 
 
-def free_ports(engines: int) -> Ports:
-    """Return ports that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(engines + 2)]
-        control, router, *rest = [item.getsockname()[1] for item in sockets]
-    return Ports(control, tuple(rest), router)
+@asynccontextmanager
+async def _stage(arguments: argparse.Namespace, folder: Path) -> AsyncIterator[Stage]:
+    if arguments.engines == REAL:
+        async with real_stage(arguments.model, folder) as real:
+            yield real
+    else:
+        async with mock_stage(folder) as mock:
+            yield mock
 
 
-def _write(results: Results, peers: frozenset[str], missing: dict[str, str]) -> None:
+@asynccontextmanager
+async def _running(router: Router, stage: Stage, folder: Path) -> AsyncIterator[tuple[str, int]]:
+    """Run a router in front of all engines; yield its URL and its process group."""
+    (port,) = free_ports(1)
+    url = f"http://{HOST}:{port}"
+    log = folder / f"{router.name}.log"
+    async with running(router.command(port, list(stage.urls)), log, f"{url}/v1/models") as group:
+        yield url, group
+
+
+def _write(engines: str, results: Results, peers: Sequence[str], missing: dict[str, str]) -> None:
     machine = describe_machine(ROOT)
-    versions = dict(machine.versions)
-    for name, _, found in (requirement.partition("==") for requirement in PEERS):
-        if name.replace("-", "_") in peers:
-            versions[name] = found
-    report: dict[str, Any] = {
-        "name": "routing",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": machine.commit,
-        "machine": str(machine),
-        "versions": versions,
-        "missing": missing,
-        "rows": rows(results, peers),
+    head = head_of(FILES[engines], machine, datetime.now(UTC))
+    versions = {name: found for name, _, found in (one.partition("==") for one in PEERS)}
+    known = {name: found for name, found in versions.items() if name.replace("-", "_") in peers}
+    document: dict[str, Any] = {
+        **head,
+        "versions": {**head["versions"], **known},
+        "settings": {"engines": engines, "routers": [*OWN, *peers], "missing": missing},
+        "rows": [row.to_mapping() for row in rows(results, peers)],
     }
-    RESULTS.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_document(document, RESULTS / f"{FILES[engines]}.json")
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[1:])))
+    sys.exit(main())

@@ -4,139 +4,227 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import aiohttp
 
+from bench.routing.stage import Stage
 from bench.routing.workloads import Conversation, Workload
+from sternpost_gateway.bench.stats import percentile
 
 REQUEST_SECONDS_MAX: Final = 60.0
+WORDS_OUT: Final = 8
+
+WARM_UP: Final = 8
+"""Requests before the first that counts: connections are open, and code has run."""
+
+DATA: Final = b"data:"
+END: Final = b"[DONE]"
+
+
+class Ended(StrEnum):
+    """How a request ended."""
+
+    WHOLE = "whole"
+    CUT = "cut"
+    """Something of the answer had come: nobody may ask another engine for the rest."""
+
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """
+    One request.
+
+    `seconds` passed to the first token, None where none came. Of `prompt_tokens` the engine held
+    `cached_tokens`, and any engine at the moment `oracle_tokens`; 0 where it did not say.
+    """
+
+    ended: Ended
+    seconds: float | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    oracle_tokens: int = 0
+
+
+Turns = Sequence[Turn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    What one workload came to.
+    What one workload came to: the turns of each conversation, in the workload's order.
 
-    `reuse_share` of the prompt tokens was found by the engines, `oracle_share` was held by any of them at the
-    moment; `imbalance` is the busiest engine's work over the mean.
+    `imbalance` is the work of the busiest engine over the mean, of those that were there all the time. The
+    shares are of one core: what the router, the engines and the clients computed.
     """
 
-    requests: int
-    failed: int
-    reuse_share: float
-    oracle_share: float
+    conversations: Sequence[Turns]
     imbalance: float
-    ttft_p50: float
-    ttft_p95: float
+    router_share: float = 0.0
+    engines_share: float = 0.0
+    clients_share: float = 0.0
+
+    def turns(self) -> Iterator[Turn]:
+        """Yield all turns."""
+        return (turn for turns in self.conversations for turn in turns)
+
+    def count(self, ended: Ended) -> int:
+        """Return how many requests ended so."""
+        return sum(turn.ended is ended for turn in self.turns())
 
     @property
-    def gap(self) -> float:
-        """Return what the oracle would have found beyond what was found."""
-        return max(0.0, self.oracle_share - self.reuse_share)
+    def requests(self) -> int:
+        """Return how many requests there were."""
+        return sum(len(turns) for turns in self.conversations)
+
+
+def first_tokens(conversations: Sequence[Turns], share: float) -> float:
+    """Return a percentile of the times to first token, infinite where there is none."""
+    seconds = [turn.seconds for turns in conversations for turn in turns if turn.seconds is not None]
+    return percentile(seconds, share) if seconds else float("inf")
+
+
+def reuse(conversations: Sequence[Turns]) -> float:
+    """Return the share of the prompt tokens that the engines held."""
+    return _share(conversations, lambda turn: turn.cached_tokens)
+
+
+def gap(conversations: Sequence[Turns]) -> float:
+    """Return the share of the prompt tokens that other engines held than those that were asked."""
+    return _share(conversations, lambda turn: turn.oracle_tokens - turn.cached_tokens)
+
+
+async def drive(workload: Workload, stage: Stage, router: str, router_cpu: Callable[[], float]) -> Outcome:
+    """Send a workload to a router and measure it; the engines begin empty."""
+    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        client = Client(session, router, stage.model)
+        for number in range(WARM_UP):
+            await client.ask(f"warm-{number}", [{"role": "user", "content": f"warm up {number}"}])
+        await stage.empty()
+        spent = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
+        began = time.monotonic()
+        happening = asyncio.ensure_future(_happen(stage, workload, began))
+        conversations = await asyncio.gather(
+            *(_converse(client, one, began) for one in workload.conversations)
+        )
+        await happening
+        after = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
+    seconds, *computed = (later - earlier for earlier, later in zip(spent, after, strict=True))
+    changing = {event.engine for event in workload.events} | set(workload.down)
+    work = [done for engine, done in enumerate(await stage.work()) if engine not in changing]
+    return Outcome(
+        conversations=conversations,
+        imbalance=max(work) / (statistics.fmean(work) or 1.0),
+        router_share=computed[0] / seconds,
+        engines_share=computed[1] / seconds,
+        clients_share=computed[2] / seconds,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """Where the mock engines' control port, the engines and the router listen."""
+class Client:
+    """Asks a router for streams."""
 
-    control: int
-    engines: tuple[int, ...]
-    router: int
+    session: aiohttp.ClientSession
+    router: str
+    model: str
+
+    async def ask(self, name: str, messages: Sequence[Mapping[str, str]]) -> tuple[Turn, str]:
+        """Return what came of a request, and the text of its answer."""
+        body = {
+            "model": self.model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": WORDS_OUT,
+            "temperature": 0,
+        }
+        began, reading = time.monotonic(), Reading()
+        try:
+            url = f"{self.router}/v1/chat/completions"
+            async with self.session.post(url, json=body, headers={"x-session-id": name}) as response:
+                reading.accepted = response.status == 200
+                async for line in response.content:
+                    reading.take(line, time.monotonic() - began)
+        except (aiohttp.ClientError, TimeoutError):
+            # What has come so far says how it ended.
+            pass
+        return reading.turn(), reading.text
 
 
-async def drive(workload: Workload, ports: Ports) -> Outcome:
-    """Send a workload and measure it; the engines begin empty."""
-    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
-        control = f"http://127.0.0.1:{ports.control}"
-        began = time.monotonic()
-        happening = asyncio.ensure_future(_happen(session, control, workload, ports, began))
-        results = await asyncio.gather(
-            *(_converse(session, ports.router, one, began) for one in workload.conversations)
+@dataclass(slots=True)
+class Reading:
+    """What has come of an answer so far."""
+
+    accepted: bool = False
+    complete: bool = False
+    seconds: float | None = None
+    text: str = ""
+    usage: Mapping[str, Any] | None = None
+
+    def take(self, line: bytes, seconds: float) -> None:
+        """Take a line of a stream that came after so many seconds."""
+        data = line.removeprefix(DATA).strip()
+        if not self.accepted or not line.startswith(DATA):
+            return
+        if data == END:
+            self.complete = True
+            return
+        event = json.loads(data)
+        choices = event.get("choices") or [{}]
+        content = str(choices[0].get("delta", {}).get("content") or "")
+        if content and self.seconds is None:
+            self.seconds = seconds
+        self.text += content
+        self.usage = event.get("usage") or self.usage
+
+    def turn(self) -> Turn:
+        """Return the request with what came of it."""
+        if self.seconds is None:
+            return Turn(ended=Ended.FAILED)
+        usage = self.usage or {}
+        details = usage.get("prompt_tokens_details") or {}
+        return Turn(
+            ended=Ended.WHOLE if self.complete else Ended.CUT,
+            seconds=self.seconds,
+            prompt_tokens=usage.get("prompt_tokens") or 0,
+            cached_tokens=details.get("cached_tokens") or 0,
+            oracle_tokens=details.get("oracle_tokens") or 0,
         )
-        await happening
-        async with session.get(f"{control}/totals") as response:
-            totals = await response.json()
-    return _outcome([seconds for turns in results for seconds in turns], totals)
 
 
-async def reset(workload: Workload, ports: Ports) -> None:
-    """Empty the engines, and let those be down that are to be."""
-    async with aiohttp.ClientSession() as session:
-        control = f"http://127.0.0.1:{ports.control}"
-        await _post(session, f"{control}/reset")
-        for engine in workload.down:
-            await _post(session, f"{control}/engine/{ports.engines[engine]}/down")
-
-
-async def _happen(
-    session: aiohttp.ClientSession, control: str, workload: Workload, ports: Ports, began: float
-) -> None:
+async def _happen(stage: Stage, workload: Workload, began: float) -> None:
     for event in workload.events:
         await asyncio.sleep(max(0.0, began + event.at - time.monotonic()))
-        state = "up" if event.up else "down"
-        await _post(session, f"{control}/engine/{ports.engines[event.engine]}/{state}")
+        await stage.happen(event)
 
 
-async def _converse(
-    session: aiohttp.ClientSession, port: int, conversation: Conversation, began: float
-) -> list[float | None]:
-    """Hold a conversation; return each turn's time to first token, None for one that failed."""
+async def _converse(client: Client, conversation: Conversation, began: float) -> Turns:
     await asyncio.sleep(max(0.0, began + conversation.at - time.monotonic()))
     messages = [{"role": "system", "content": conversation.system}]
-    seconds: list[float | None] = []
-    for turn in conversation.turns:
-        messages.append({"role": "user", "content": turn})
-        first, answer = await _ask(session, port, conversation.session, messages)
-        seconds.append(first)
+    turns: list[Turn] = []
+    for said in conversation.turns:
+        messages.append({"role": "user", "content": said})
+        turn, answer = await client.ask(conversation.session, messages)
+        turns.append(turn)
         messages.append({"role": "assistant", "content": answer})
-    return seconds
+    return turns
 
 
-async def _ask(
-    session: aiohttp.ClientSession, port: int, name: str, messages: Sequence[Mapping[str, str]]
-) -> tuple[float | None, str]:
-    body = {"model": "mock", "messages": list(messages), "stream": True, "max_tokens": 8}
-    began, first, answer = time.monotonic(), None, ""
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
-    try:
-        async with session.post(url, json=body, headers={"x-session-id": name}) as response:
-            async for line in response.content:
-                if first is None and line.startswith(b"data:"):
-                    first = time.monotonic() - began
-                answer += _content(line)
-            return (first, answer) if response.status == 200 else (None, answer)
-    except (aiohttp.ClientError, TimeoutError):
-        return None, answer
+def _share(conversations: Sequence[Turns], tokens: Callable[[Turn], int]) -> float:
+    turns = [turn for turns in conversations for turn in turns]
+    return sum(map(tokens, turns)) / (sum(turn.prompt_tokens for turn in turns) or 1)
 
 
-def _content(line: bytes) -> str:
-    if not line.startswith(b"data: {"):
-        return ""
-    choices = json.loads(line[6:]).get("choices") or [{}]
-    return str(choices[0].get("delta", {}).get("content") or "")
-
-
-async def _post(session: aiohttp.ClientSession, url: str) -> None:
-    async with session.post(url) as response:
-        response.raise_for_status()
-
-
-def _outcome(seconds: Sequence[float | None], totals: Sequence[Mapping[str, Any]]) -> Outcome:
-    answered = sorted(item for item in seconds if item is not None)
-    prompt = sum(engine["prompt_tokens"] for engine in totals) or 1
-    busy = [engine["busy_seconds"] for engine in totals]
-    return Outcome(
-        requests=len(seconds),
-        failed=len(seconds) - len(answered),
-        reuse_share=sum(engine["reused_tokens"] for engine in totals) / prompt,
-        oracle_share=sum(engine["oracle_tokens"] for engine in totals) / prompt,
-        imbalance=max(busy) / (statistics.fmean(busy) or 1.0),
-        ttft_p50=answered[len(answered) // 2] if answered else float("inf"),
-        ttft_p95=answered[int(len(answered) * 0.95)] if answered else float("inf"),
-    )
+def _own_cpu() -> float:
+    times = os.times()
+    return times.user + times.system

@@ -1,9 +1,10 @@
 """
 Mock engines in one process: `python -m bench.routing.mock_engines PORT...`.
 
-Each speaks vLLM's API on a port of its own. Prefills run one after the other at a fixed rate, less what the
-cache holds; words come at a fixed pace. The control port, the first one, tells the totals, empties
-everything, and lets engines come and go.
+Each speaks vLLM's API on a port of its own. Prefills run one after the other, each for a step's fixed time
+and at a fixed rate, less what the cache holds; words come at a fixed pace. The control port, the first one,
+tells the totals, empties everything, and lets engines come and go: one that goes closes its port and all that
+is connected to it.
 """
 
 from __future__ import annotations
@@ -20,24 +21,16 @@ from aiohttp import web
 from bench.routing.cache import BlockCache, chain_of, oracle
 
 HOST: Final = "127.0.0.1"
-PREFILL_RATE: Final = 20_000.0
-"""Tokens per second: a mid-size model on one GPU."""
+PREFILL_RATE: Final = 10_000.0
+"""Tokens per second, 1 ms for ten: a mid-size model on one GPU."""
+
+STEP_SECONDS: Final = 0.01
+"""What every prefill takes, however little it computes: one forward of such a model."""
 
 WORD_SECONDS: Final = 0.01
 CACHE_TOKENS: Final = 60_000
 WORDS_OUT: Final = 8
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class Totals:
-    """What an engine has done."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    oracle_tokens: int = 0
-    busy_seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -46,8 +39,9 @@ class MockEngine:
 
     port: int
     cache: BlockCache = field(default_factory=lambda: BlockCache(CACHE_TOKENS))
-    totals: Totals = field(default_factory=Totals)
-    alive: bool = True
+    busy_seconds: float = 0.0
+    alive: bool = False
+    runner: web.AppRunner | None = None
     prefill: asyncio.Lock = field(default_factory=asyncio.Lock)
     running: int = 0
 
@@ -58,11 +52,34 @@ class Pool:
     def __init__(self, ports: Sequence[int]) -> None:
         self.engines = {port: MockEngine(port) for port in ports}
 
+    async def start(self, engine: MockEngine) -> None:
+        """Let an engine listen, with nothing in its cache."""
+        if engine.alive:
+            return
+        engine.alive, engine.prefill = True, asyncio.Lock()
+        engine.cache.clear()
+        # A client that leaves ends its request.
+        engine.runner = web.AppRunner(self.app(engine), access_log=None, handler_cancellation=True)
+        await engine.runner.setup()
+        await web.TCPSite(engine.runner, HOST, engine.port, shutdown_timeout=0.0).start()
+
+    async def die(self, engine: MockEngine) -> None:
+        """Close an engine's port and every connection to it at once."""
+        if not engine.alive or engine.runner is None:
+            return
+        engine.alive = False
+        for site in list(engine.runner.sites):
+            await site.stop()
+        for handler in engine.runner.server.connections if engine.runner.server else ():
+            if handler.transport is not None:
+                handler.transport.abort()
+        await engine.runner.cleanup()
+
     def app(self, engine: MockEngine) -> web.Application:
         """Return an engine's own application."""
 
         async def health(request: web.Request) -> web.Response:
-            return web.Response(status=200 if engine.alive else 503)
+            return web.Response()
 
         async def models(request: web.Request) -> web.Response:
             return web.json_response({"object": "list", "data": [{"id": "mock", "object": "model"}]})
@@ -94,14 +111,12 @@ class Pool:
         async def reset(request: web.Request) -> web.Response:
             for engine in self.engines.values():
                 engine.cache.clear()
-                engine.totals = Totals()
-                engine.alive = True
+                engine.busy_seconds = 0.0
             return web.Response()
 
         async def alive(request: web.Request) -> web.Response:
             engine = self.engines[int(request.match_info["port"])]
-            engine.alive = request.match_info["alive"] == "up"
-            engine.cache.clear()
+            await (self.start if request.match_info["alive"] == "up" else self.die)(engine)
             return web.Response()
 
         app = web.Application()
@@ -116,63 +131,53 @@ class Pool:
 
     async def _chat(self, engine: MockEngine, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        if not engine.alive:
-            _drop(request)
-            return web.Response(status=503)
         engine.running += 1
         try:
-            prompt_tokens, held = await self._prefill(engine, body)
-            return await _answer(engine, request, prompt_tokens, held)
+            return await _answer(request, await self._prefill(engine, body))
         finally:
             engine.running -= 1
 
-    async def _prefill(self, engine: MockEngine, body: Any) -> tuple[int, int]:
-        chain, prompt_tokens = chain_of(body)
-        totals = engine.totals
-        totals.requests += 1
-        totals.prompt_tokens += prompt_tokens
-        living = [other.cache for other in self.engines.values() if other.alive]
-        totals.oracle_tokens += oracle(living, chain)
+    async def _prefill(self, engine: MockEngine, body: Any) -> Prompt:
+        chain, tokens = chain_of(body)
+        best = oracle([other.cache for other in self.engines.values() if other.alive], chain)
         engine.cache.coming.update(chain)
         try:
             async with engine.prefill:
                 held = engine.cache.held(chain)
-                seconds = (prompt_tokens - held) / PREFILL_RATE
+                seconds = STEP_SECONDS + (tokens - held) / PREFILL_RATE
+                engine.busy_seconds += seconds + WORDS_OUT * WORD_SECONDS
                 await asyncio.sleep(seconds)
                 engine.cache.store(chain)
         finally:
             engine.cache.coming.subtract(chain)
-        totals.reused_tokens += held
-        totals.busy_seconds += seconds + WORDS_OUT * WORD_SECONDS
-        return prompt_tokens, held
+        return Prompt(tokens, held, max(best, held))
 
 
-async def _answer(
-    engine: MockEngine, request: web.Request, prompt_tokens: int, held: int
-) -> web.StreamResponse:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt's tokens, those that its engine held, and those that any engine held when it came."""
+
+    tokens: int
+    held: int
+    best: int
+
+
+async def _answer(request: web.Request, prompt: Prompt) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(request)
     for number in range(WORDS_OUT):
         if number:
             await asyncio.sleep(WORD_SECONDS)
-        if not engine.alive:
-            _drop(request)
-            return response
         await response.write(_event([{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]))
     usage = {
-        "prompt_tokens": prompt_tokens,
+        "prompt_tokens": prompt.tokens,
         "completion_tokens": WORDS_OUT,
-        "total_tokens": prompt_tokens + WORDS_OUT,
-        "prompt_tokens_details": {"cached_tokens": held},
+        "total_tokens": prompt.tokens + WORDS_OUT,
+        "prompt_tokens_details": {"cached_tokens": prompt.held, "oracle_tokens": prompt.best},
     }
     await response.write(_event([], usage) + b"data: [DONE]\n\n")
     await response.write_eof()
     return response
-
-
-def _drop(request: web.Request) -> None:
-    if request.transport is not None:
-        request.transport.abort()
 
 
 def _event(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
@@ -187,28 +192,18 @@ def _event(choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -
 
 
 def _totals(engine: MockEngine) -> dict[str, float]:
-    totals = engine.totals
-    return {
-        "port": engine.port,
-        "requests": totals.requests,
-        "prompt_tokens": totals.prompt_tokens,
-        "reused_tokens": totals.reused_tokens,
-        "oracle_tokens": totals.oracle_tokens,
-        "busy_seconds": totals.busy_seconds,
-    }
+    return {"port": engine.port, "busy_seconds": engine.busy_seconds}
 
 
 async def serve(ports: Sequence[int]) -> None:
     """Serve the control port and one port for each engine until cancelled."""
     control, *engines = ports
     pool = Pool(engines)
-    apps = [(control, pool.control()), *((port, pool.app(engine)) for port, engine in pool.engines.items())]
-    runners = []
-    for port, app in apps:
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, HOST, port).start()
-        runners.append(runner)
+    for engine in pool.engines.values():
+        await pool.start(engine)
+    runner = web.AppRunner(pool.control(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, HOST, control).start()
     print("serving", flush=True)
     await asyncio.Event().wait()
 

@@ -1,107 +1,163 @@
-"""What the benchmark says: rows for the result file, a table for people, and which bounds hold."""
+"""What the benchmark says: figures with intervals, a table, and which bounds hold; all of it pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from random import Random
+from typing import Final
 
-from bench.routing.drive import Outcome
+from bench.common.results import Row, row_of
+from bench.routing.drive import Ended, Outcome, Turns, first_tokens, gap, reuse
+from sternpost_gateway.bench.stats import Estimate, bootstrap
 
 OURS: Final = "sternpost"
 LEAST_LOADED: Final = "least_loaded"
+RENDEZVOUS: Final = "rendezvous"
+SEED: Final = 5
+"""Of the bootstrap, so that the same runs always give the same intervals."""
 
 GAP_MAX: Final = 0.03
 IMBALANCE_MAX: Final = 1.3
+NO_REUSE: Final = "no_reuse"
 NO_REUSE_RATIO_MAX: Final = 1.03
 """The bounds that are set: reuse to the oracle, busiest engine to the mean, and latency without any reuse."""
 
-STEADY: Final = frozenset({"shared_bursts", "sessions", "hot_prefix", "no_reuse"})
-"""The workloads that the bounds are for; in the others engines come and go."""
+REUSE_EQUAL: Final = 0.01
+"""Shares of reuse that differ by less than a point are equal."""
+
+ROUTER_SHARE_MAX: Final = 0.5
+"""Of a core that a router may compute: with more, its own queue is measured rather than where requests go."""
+
+MEDIAN: Final = 0.5
+SLOWEST: Final = 0.95
 
 Results = Mapping[str, Mapping[str, Outcome]]
 """Outcomes by workload, then by router."""
 
+Statistic = Callable[[Sequence[Turns]], float]
+
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A bound, and whether it holds."""
+class Verdict:
+    """A bound, its figure in words, and whether it holds."""
 
     text: str
     holds: bool
 
 
-def rows(results: Results, peers: frozenset[str]) -> list[dict[str, Any]]:
-    """Return one row for each figure."""
-    return [row for workload, outcomes in results.items() for row in _rows(workload, outcomes, peers)]
-
-
-def bounds(results: Results, peers: frozenset[str]) -> list[Bound]:
-    """Return the bounds for this project's gateway."""
-    found = []
+def rows(results: Results, peers: Sequence[str]) -> list[Row]:
+    """Return one row for each figure; this project's have no router in their names."""
+    found: list[Row] = []
     for workload, outcomes in results.items():
-        ours = outcomes[OURS]
-        if workload not in STEADY:
-            continue
-        found.append(Bound(f"{workload}: reuse within {GAP_MAX} of the oracle", ours.gap <= GAP_MAX))
-        found.append(Bound(f"{workload}: imbalance <= {IMBALANCE_MAX}", ours.imbalance <= IMBALANCE_MAX))
-        for peer in sorted(peers & outcomes.keys()):
-            holds = ours.reuse_share >= outcomes[peer].reuse_share - GAP_MAX
-            found.append(Bound(f"{workload}: reuse not below {peer}'s", holds))
-        if ratio := _peer_ratio(outcomes, peers):
-            found.append(Bound(f"{workload}: latency not above the best peer's", ratio <= 1.0))
-    if "no_reuse" in results:
-        ratio = _ratio(results["no_reuse"], OURS, LEAST_LOADED)
-        found.append(Bound("no_reuse: latency within 3% of least-loaded", ratio <= NO_REUSE_RATIO_MAX))
+        for router, one in outcomes.items():
+            prefix = "" if router == OURS else f"{router}_"
+            found += _rows(workload, prefix, one)
+        known = [peer for peer in peers if peer in outcomes]
+        if OURS in outcomes and known:
+            fastest = min(known, key=lambda peer: first_tokens(outcomes[peer].conversations, MEDIAN))
+            ratio = ttft_ratio(outcomes[OURS], outcomes[fastest], MEDIAN)
+            found.append(row_of(workload, "ttft_ratio_best_peer", ratio))
     return found
 
 
+def verdicts(results: Results, peers: Sequence[str]) -> list[Verdict]:
+    """Return the bounds for this project's gateway, and whether the figures mean anything."""
+    found: list[Verdict] = []
+    for workload, outcomes in results.items():
+        ours = outcomes[OURS]
+        found += list(_own(workload, ours))
+        for peer in (*peers, RENDEZVOUS):
+            if peer in outcomes:
+                found += list(_beside(f"{workload}: {peer}", ours, outcomes[peer]))
+        if workload == NO_REUSE and LEAST_LOADED in outcomes:
+            ratio = ttft_ratio(ours, outcomes[LEAST_LOADED], MEDIAN)
+            text = f"{workload}: {_shown(ratio)} of least-loaded's median, at most {NO_REUSE_RATIO_MAX}"
+            found.append(Verdict(text, ratio.low <= NO_REUSE_RATIO_MAX))
+        for router, one in outcomes.items():
+            if one.router_share > ROUTER_SHARE_MAX:
+                found.append(Verdict(f"{workload}: {router} is busy for {one.router_share:.0%}", False))
+    return found
+
+
+def ttft_ratio(ours: Outcome, theirs: Outcome, share: float) -> Estimate:
+    """Return a percentile of our times to first token over theirs; conversations are drawn as pairs."""
+    statistic = partial(first_tokens, share=share)
+    return _paired(ours, theirs, lambda one, other: statistic(one) / statistic(other))
+
+
+def reuse_difference(ours: Outcome, theirs: Outcome) -> Estimate:
+    """Return our share of reuse less theirs; conversations are drawn as pairs."""
+    return _paired(ours, theirs, lambda one, other: reuse(one) - reuse(other))
+
+
 def table(results: Results) -> Iterator[str]:
-    """Yield the lines of a table."""
-    columns = ("reuse", "oracle", "imbal.", "p50 ms", "p95 ms", "failed")
+    """Yield the lines of a table; the last columns are shares of one core."""
+    columns = ("reuse", "gap", "imbal.", "p50 ms", "p95 ms", "cut", "failed", "router", "engines", "clients")
     yield f"{'workload':<14}{'router':<13}" + "".join(f"{column:>8}" for column in columns)
     for workload, outcomes in results.items():
         for router, one in outcomes.items():
+            p50, p95 = (first_tokens(one.conversations, share) * 1000 for share in (MEDIAN, SLOWEST))
             yield (
-                f"{workload:<14}{router:<13}{one.reuse_share:>8.3f}{one.oracle_share:>8.3f}"
-                f"{one.imbalance:>8.2f}{one.ttft_p50 * 1000:>8.1f}{one.ttft_p95 * 1000:>8.1f}{one.failed:>8}"
+                f"{workload:<14}{router:<13}{reuse(one.conversations):>8.3f}{gap(one.conversations):>8.3f}"
+                f"{one.imbalance:>8.2f}{p50:>8.1f}{p95:>8.1f}{one.count(Ended.CUT):>8}"
+                f"{one.count(Ended.FAILED):>8}{one.router_share:>8.2f}{one.engines_share:>8.2f}"
+                f"{one.clients_share:>8.2f}"
             )
 
 
-def _rows(workload: str, outcomes: Mapping[str, Outcome], peers: frozenset[str]) -> Iterator[dict[str, Any]]:
-    for router, one in outcomes.items():
-        for metric, value, unit in (
-            ("reuse_share", one.reuse_share, "1"),
-            ("reuse_gap_to_oracle", one.gap, "1"),
-            ("imbalance", one.imbalance, "1"),
-            ("ttft_p50", one.ttft_p50, "s"),
-            ("ttft_p95", one.ttft_p95, "s"),
-            ("failed", float(one.failed), "1"),
-        ):
-            yield {
-                "workload": workload,
-                "router": router,
-                "metric": metric,
-                "value": round(value, 5),
-                "unit": unit,
-                "n": one.requests,
-            }
-    if ratio := _peer_ratio(outcomes, peers):
-        yield {
-            "workload": workload,
-            "router": OURS,
-            "metric": "ttft_ratio_best_peer",
-            "value": round(ratio, 4),
-            "unit": "1",
-            "n": outcomes[OURS].requests,
-        }
+def _rows(workload: str, prefix: str, one: Outcome) -> Iterator[Row]:
+    figures: tuple[tuple[str, Statistic, str], ...] = (
+        ("reuse_share", reuse, "1"),
+        ("reuse_gap_to_oracle", gap, "1"),
+        ("ttft_p50", partial(first_tokens, share=MEDIAN), "s"),
+        ("ttft_p95", partial(first_tokens, share=SLOWEST), "s"),
+    )
+    for metric, statistic, unit in figures:
+        yield row_of(workload, prefix + metric, _interval(one, statistic), unit)
+    for metric, value in (
+        ("imbalance", one.imbalance),
+        ("cut", one.count(Ended.CUT)),
+        ("failed", one.count(Ended.FAILED)),
+        ("router_share", one.router_share),
+    ):
+        yield Row(workload=workload, metric=prefix + metric, value=value, n=one.requests)
 
 
-def _peer_ratio(outcomes: Mapping[str, Outcome], peers: frozenset[str]) -> float | None:
-    """Return our median latency over that of the fastest peer, None where there is no peer."""
-    known = [outcomes[peer].ttft_p50 for peer in peers if peer in outcomes]
-    return outcomes[OURS].ttft_p50 / min(known) if known else None
+def _own(workload: str, ours: Outcome) -> Iterator[Verdict]:
+    missed, failed = gap(ours.conversations), ours.count(Ended.FAILED)
+    yield Verdict(f"{workload}: reuse {missed:.3f} from the oracle, at most {GAP_MAX}", missed <= GAP_MAX)
+    text = f"{workload}: imbalance {ours.imbalance:.2f}, at most {IMBALANCE_MAX}"
+    yield Verdict(text, ours.imbalance <= IMBALANCE_MAX)
+    yield Verdict(f"{workload}: {failed} of {ours.requests} failed before an answer, none may", failed == 0)
 
 
-def _ratio(outcomes: Mapping[str, Outcome], router: str, other: str) -> float:
-    return outcomes[router].ttft_p50 / outcomes[other].ttft_p50
+def _beside(name: str, ours: Outcome, theirs: Outcome) -> Iterator[Verdict]:
+    """Yield whether we are as good as another router: not worse by more than chance explains."""
+    difference = reuse_difference(ours, theirs)
+    yield Verdict(f"{name}: reuse {_shown(difference)} above", difference.high >= -REUSE_EQUAL)
+    for label, share in (("median", MEDIAN), ("95th percentile", SLOWEST)):
+        ratio = ttft_ratio(ours, theirs, share)
+        yield Verdict(f"{name}: {_shown(ratio)} of its {label} to first token", ratio.low <= 1.0)
+
+
+def _interval(one: Outcome, statistic: Statistic) -> Estimate:
+    turns = one.conversations
+    return bootstrap(len(turns), lambda places: statistic([turns[place] for place in places]), Random(SEED))
+
+
+def _paired(
+    ours: Outcome, theirs: Outcome, statistic: Callable[[Sequence[Turns], Sequence[Turns]], float]
+) -> Estimate:
+    one, other = ours.conversations, theirs.conversations
+    assert len(one) == len(other), "all routers get the same workload"
+    return bootstrap(
+        len(one),
+        lambda places: statistic([one[place] for place in places], [other[place] for place in places]),
+        Random(SEED),
+    )
+
+
+def _shown(figure: Estimate) -> str:
+    return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"

@@ -27,7 +27,7 @@ PEERS: Final = ("vllm-router==0.1.17", "smg==1.13.0")
 
 REQUIREMENT_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 
-OWN: Final = ("sternpost", "rendezvous", "least_loaded", "round_robin")
+OWN: Final = ("sternpost", "rendezvous", "least_loaded")
 """This project's gateway, and the same gateway with a simpler strategy."""
 
 

@@ -40,76 +40,103 @@ class Workload:
     down: tuple[int, ...] = ()
 
 
-def text(chance: random.Random, tokens: int) -> str:
-    """Return a text of so many tokens that no other text has."""
-    return " ".join(f"{chance.getrandbits(28):07x}" for _ in range(tokens // TOKENS_PER_WORD))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of a workload there is: factors of its conversations, its prompts, and the time it takes."""
+
+    count: float = 1.0
+    tokens: float = 1.0
+    seconds: float = 1.0
+
+    def counted(self, number: int) -> int:
+        """Return a number of conversations."""
+        return max(1, round(number * self.count))
+
+    def text(self, chance: random.Random, tokens: int) -> str:
+        """Return a text of so many tokens that no other text has."""
+        words = max(1, round(tokens * self.tokens / TOKENS_PER_WORD))
+        return " ".join(f"{chance.getrandbits(28):07x}" for _ in range(words))
+
+    def between(self, chance: random.Random, first: float, last: float) -> float:
+        """Return a moment."""
+        return self.seconds * chance.uniform(first, last)
 
 
-def shared_bursts(chance: random.Random) -> Workload:
+WHOLE: Final = Size()
+
+
+def shared_bursts(chance: random.Random, size: Size = WHOLE) -> Workload:
     """Bursts of eight concurrent requests, each burst behind one of six prefixes of 2,000 tokens."""
-    prefixes = [text(chance, 2000) for _ in range(6)]
+    prefixes = [size.text(chance, 2000) for _ in range(6)]
     conversations = [
-        Conversation(0.4 * burst, f"b{burst}-{number}", prefixes[burst % 6], (text(chance, 40),))
-        for burst in range(18)
+        Conversation(
+            0.45 * burst * size.seconds, f"b{burst}-{number}", prefixes[burst % 6], (size.text(chance, 100),)
+        )
+        for burst in range(size.counted(18))
         for number in range(8)
     ]
     return Workload(conversations=tuple(conversations))
 
 
-def sessions(chance: random.Random) -> Workload:
-    """Twenty-four sessions of five turns; each turn repeats all before it."""
+def sessions(chance: random.Random, size: Size = WHOLE) -> Workload:
+    """Thirty-six sessions of five turns; each turn repeats all before it."""
     return Workload(
         conversations=tuple(
             Conversation(
-                chance.uniform(0, 4),
+                size.between(chance, 0, 6),
                 f"s{number}",
-                text(chance, 600),
-                tuple(text(chance, 250) for _ in range(5)),
+                size.text(chance, 600),
+                tuple(size.text(chance, 250) for _ in range(5)),
             )
-            for number in range(24)
+            for number in range(size.counted(36))
         )
     )
 
 
-def hot_prefix(chance: random.Random) -> Workload:
+def hot_prefix(chance: random.Random, size: Size = WHOLE) -> Workload:
     """Six of ten requests share one prefix; the others have one of twenty."""
-    hot, others = text(chance, 2000), [text(chance, 2000) for _ in range(20)]
+    hot, others = size.text(chance, 2000), [size.text(chance, 2000) for _ in range(20)]
     return Workload(
         conversations=tuple(
             Conversation(
-                chance.uniform(0, 8),
+                size.between(chance, 0, 8),
                 f"h{number}",
                 hot if chance.random() < 0.6 else chance.choice(others),
-                (text(chance, 60),),
+                (size.text(chance, 200),),
             )
-            for number in range(200)
+            for number in range(size.counted(200))
         )
     )
 
 
-def no_reuse(chance: random.Random) -> Workload:
+def no_reuse(chance: random.Random, size: Size = WHOLE) -> Workload:
     """No two requests share anything."""
     return Workload(
         conversations=tuple(
-            Conversation(chance.uniform(0, 8), f"n{number}", text(chance, 1000), (text(chance, 40),))
-            for number in range(200)
+            Conversation(
+                size.between(chance, 0, 9),
+                f"n{number}",
+                size.text(chance, 1000),
+                (size.text(chance, 40),),
+            )
+            for number in range(size.counted(160))
         )
     )
 
 
-def pod_joins(chance: random.Random) -> Workload:
+def pod_joins(chance: random.Random, size: Size = WHOLE) -> Workload:
     """Sessions on three engines, until a fourth comes."""
-    base = sessions(chance)
-    return Workload(conversations=base.conversations, events=(Event(3.0, 3, True),), down=(3,))
+    base = sessions(chance, size)
+    return Workload(conversations=base.conversations, events=(Event(3.0 * size.seconds, 3, True),), down=(3,))
 
 
-def pod_dies(chance: random.Random) -> Workload:
+def pod_dies(chance: random.Random, size: Size = WHOLE) -> Workload:
     """Sessions on four engines, until one dies."""
-    base = sessions(chance)
-    return Workload(conversations=base.conversations, events=(Event(3.0, 0, False),))
+    base = sessions(chance, size)
+    return Workload(conversations=base.conversations, events=(Event(3.0 * size.seconds, 0, False),))
 
 
-WORKLOADS: Final[Mapping[str, Callable[[random.Random], Workload]]] = {
+WORKLOADS: Final[Mapping[str, Callable[[random.Random, Size], Workload]]] = {
     "shared_bursts": shared_bursts,
     "sessions": sessions,
     "hot_prefix": hot_prefix,

@@ -67,7 +67,8 @@ class CacheKillSwitch:
     """
     A kill level for every policy that is selected.
 
-    A policy is selected by its namespace or by its full name; a switch that names neither selects all.
+    A policy is selected by its namespace or by its full name; a switch that names neither selects all. One
+    that is `forced` counts for every session at once, even where that makes prompts cold.
     """
 
     name: str
@@ -75,6 +76,7 @@ class CacheKillSwitch:
     namespaces: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     reason: str = ""
+    forced: bool = False
 
     def selects(self, namespace: str, name: str) -> bool:
         """Tell whether the switch is for the policy `name` in `namespace`."""
@@ -110,7 +112,12 @@ def kill_switch_to_mapping(switch: CacheKillSwitch) -> dict[str, Any]:
         selector["namespaces"] = list(switch.namespaces)
     if switch.policies:
         selector["policies"] = list(switch.policies)
-    spec: Mapping[str, Any] = {"level": switch.level.value, "selector": selector, "reason": switch.reason}
+    spec: Mapping[str, Any] = {
+        "level": switch.level.value,
+        "selector": selector,
+        "reason": switch.reason,
+        "force": switch.forced,
+    }
     return object_mapping(KILL_SWITCH_KIND, {"name": switch.name}, spec)
 
 
@@ -130,5 +137,10 @@ def _read(metadata: Metadata, spec: ObjectReader) -> CacheKillSwitch:
         allowed=f"a string of at most {REASON_LENGTH_MAX} characters",
     )
     return CacheKillSwitch(
-        name=metadata.name, level=level, namespaces=namespaces, policies=policies, reason=reason
+        name=metadata.name,
+        level=level,
+        namespaces=namespaces,
+        policies=policies,
+        reason=reason,
+        forced=spec.boolean("force", False),
     )

@@ -40,7 +40,7 @@ WARM_FIELDS: Final = ("policy", "engine")
 ASKER_HEADER: Final = "x-sternpost-asker"
 """Names the client on whose account another worker asks; over a port it says nothing."""
 
-KILL_FIELDS: Final = ("level", "policy", "reason")
+KILL_FIELDS: Final = ("level", "policy", "reason", "force")
 KILL_BYTES_MAX: Final = 65536
 """The largest body that sets a kill level."""
 
@@ -171,13 +171,13 @@ class Admin:
             raise Forbidden("the admin token is missing or wrong")
 
     async def _set_level(self, request: Request) -> Response:
-        level, policy, reason = read_kill(await small_body(request))
+        order = read_kill(await small_body(request))
         known = {item.full_name for item in self.source.config.policies.policies}
-        if policy is not None and policy not in known:
-            raise BodyError("kill", [Fault("policy", repr(policy), ", ".join(sorted(known)) or "null")])
+        if order.policy is not None and order.policy not in known:
+            raise BodyError("kill", [Fault("policy", repr(order.policy), ", ".join(sorted(known)) or "null")])
         by = f"http {asker_of(request)}"
         try:
-            self.kills.latch(level, policy, reason, by)
+            self.kills.latch(order.level, order.policy, order.reason, by, forced=order.forced)
             persisted = True
         except OperatingError:
             # The level counts; whoever set it must know that a restart would lose it.
@@ -187,15 +187,15 @@ class Admin:
         )
 
     def _kill_state(self) -> dict[str, Any]:
-        table = self.kills.table
+        table, now = self.kills.table, self.clock.monotonic()
         return {
             "level": table.everyone.value,
             "policies": {policy: level.value for policy, level in table.levels.items()},
             "epochs": dict(table.epochs),
-            "recoveries": {
-                policy: {"from": recovery.level.value, "share": recovery.share(self.clock.monotonic())}
-                for policy, recovery in table.recoveries.items()
-            },
+            "transitions": [
+                {"policy": policy or None, "to": way.target.level.value, "share": way.share(now)}
+                for policy, way in table.transitions.items()
+            ],
             "sources": [
                 {"policy": policy or None, "source": source.value, "level": level.value}
                 for policy, sources in table.sources.items()
@@ -242,7 +242,17 @@ def asker_of(request: Request) -> str:
     return request.headers.get(ASKER_HEADER, "unknown")
 
 
-def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
+@dataclass(frozen=True, slots=True)
+class KillOrder:
+    """What a body asks for: a level, for a policy or for all, and whether it is to count at once."""
+
+    level: KillLevel
+    policy: str | None
+    reason: str
+    forced: bool
+
+
+def read_kill(body: bytes) -> KillOrder:
     """
     Read the body that sets a kill level.
 
@@ -254,7 +264,7 @@ def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
     levels = ", ".join(level.value for level in KillLevel)
     faults = [Fault(name, "a key", ", ".join(KILL_FIELDS)) for name in fields if name not in KILL_FIELDS]
     level = next((level for level in KillLevel if level.value == fields.get("level")), None)
-    policy, reason = fields.get("policy"), fields.get("reason", "")
+    policy, reason, forced = fields.get("policy"), fields.get("reason", ""), fields.get("force", False)
     if level is None:
         faults.append(Fault("level", repr(fields.get("level"))[:80], levels))
     if policy is not None and not isinstance(policy, str):
@@ -263,9 +273,11 @@ def read_kill(body: bytes) -> tuple[KillLevel, str | None, str]:
         faults.append(
             Fault("reason", type(reason).__name__, f"a text of at most {REASON_LENGTH_MAX} characters")
         )
+    if not isinstance(forced, bool):
+        faults.append(Fault("force", type(forced).__name__, "true or false"))
     if faults or level is None:
         raise BodyError("kill", faults)
-    return level, policy, reason
+    return KillOrder(level, policy, reason, forced)
 
 
 def read_warm(body: bytes) -> tuple[str | None, str | None]:

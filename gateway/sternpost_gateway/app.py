@@ -48,7 +48,6 @@ from sternpost_gateway.model_list import ModelList
 from sternpost_gateway.pipeline import ENGINE_PATHS, Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
-from sternpost_gateway.recovery import freeze_while_stale
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.routing import Routing, by_least_cost, make_routing
 from sternpost_gateway.secret_files import secret_text
@@ -61,6 +60,7 @@ from sternpost_gateway.state_files import read_file, write_file
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.top.page import Series, read_page
 from sternpost_gateway.tracing import NO_TRACING, Tracing
+from sternpost_gateway.transition import Pace, freeze_while_stale
 from sternpost_gateway.trips import Trip, Trips
 from sternpost_gateway.tunnel import TUNNEL
 from sternpost_gateway.tunnels import Tunnels
@@ -111,7 +111,8 @@ def create_app(
         OperatingError: the salt secret cannot be read or kept.
     """
     metrics = make_metrics(registry)
-    kills = Kills(clock, settings.state, _on_latch(metrics), settings.timeouts.unkill_step_seconds)
+    pace = Pace(settings.timeouts.unkill_step_seconds, settings.timeouts.kill_ramp_seconds)
+    kills = Kills(clock, settings.state, _on_latch(metrics), pace)
     versions = Versions(settings.own_state)
     tails = Tails(clock)
     routing = _routing(settings, tails, clock, chance, strategies, metrics)
@@ -400,7 +401,7 @@ def _jobs(parts: Parts, keep_current: Job, api: EngineApi, admin: Admin) -> dict
         "prober": Prober(api, parts.fleet, parts.metrics, timeouts, parts.clock).run,
         "warmer": lambda: parts.warmer.run(lambda key: is_warm(parts, key)),
         "versions": parts.prompts.versions.keep_saved,
-        "recovery": lambda: freeze_while_stale(kills.delay, admin.config_age, parts.clock.monotonic),
+        "transition": lambda: freeze_while_stale(kills.delay, admin.config_age, parts.clock.monotonic),
     }
     jobs |= _caller_jobs(parts.callers)
     if parts.settings.worker is not None:

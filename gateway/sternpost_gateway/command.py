@@ -133,6 +133,7 @@ def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = 
             headers_seconds=arguments.headers_seconds,
             ping_seconds=arguments.ping_seconds,
             unkill_step_seconds=arguments.unkill_step_seconds,
+            kill_ramp_seconds=arguments.kill_ramp_seconds,
             idle_seconds=arguments.idle_seconds,
             drain_delay_seconds=arguments.drain_delay_seconds,
             drain_seconds=arguments.drain_seconds,
@@ -311,7 +312,7 @@ def _tokens(arguments: argparse.Namespace) -> TokenRules | None:
 
 
 def _caution_flags() -> tuple[NumberFlag, ...]:
-    """Return the flags of how quickly sessions come back, and of what replays may cost."""
+    """Return the flags of how quickly sessions change their kill level, and of what replays may cost."""
     return (
         NumberFlag(
             "--unkill-step-seconds",
@@ -319,6 +320,13 @@ def _caution_flags() -> tuple[NumberFlag, ...]:
             seconds,
             DEFAULT_TIMEOUTS.unkill_step_seconds,
             "between two shares of the sessions that come back after a kill level; 0: all at once",
+        ),
+        NumberFlag(
+            "--kill-ramp-seconds",
+            "SECONDS",
+            seconds,
+            DEFAULT_TIMEOUTS.kill_ramp_seconds,
+            "over which sessions get NoRewrite or NoAffinity, unless it is forced; 0: all at once",
         ),
         NumberFlag(
             "--shadow-share",

@@ -86,6 +86,11 @@ class KillCommand:
         whom.add_argument("--all", action="store_true", help="it is for all policies, which is the default")
         parser.add_argument("--reason", default="", metavar="TEXT", help="why; logged, and shown to others")
         parser.add_argument(
+            "--force",
+            action="store_true",
+            help="every session gets the level at once, also where that makes prompts cold",
+        )
+        parser.add_argument(
             "--gateway",
             action="append",
             metavar="URL",
@@ -136,7 +141,7 @@ def order_of(arguments: argparse.Namespace) -> Order:
         raise SettingsError("flags", faults)
     token = secret_text("--token-file", arguments.token_file, TOKEN_LENGTH_MIN)
     assert token is not None, "the flag is required"
-    wanted = None if arguments.level is None else Wanted(arguments.level, policy, reason)
+    wanted = None if arguments.level is None else Wanted(arguments.level, policy, reason, arguments.force)
     return Order(gateways, token, policy, wanted, cluster)
 
 
@@ -158,7 +163,7 @@ async def _through_cluster(order: Order, cluster: Cluster, api: KubernetesApi, k
     """Have the API server say it, wait until it has arrived, and tell the gateways where it has not."""
     written, notes = None, []
     if order.wanted is not None:
-        written = await write_switch(api, order.wanted.level, order.policy, order.wanted.reason)
+        written = await write_switch(api, order.wanted)
         notes.append(f"API server: CacheKillSwitch {written.name}: {one_line(written.detail)}")
     gateways = order.gateways
     if not gateways:

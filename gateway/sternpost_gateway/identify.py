@@ -14,7 +14,7 @@ from sternpost_core.rollout import Arm, bucket_of
 from sternpost_gateway.availability import is_served
 from sternpost_gateway.canary import Placed, Rollouts, conversation_bytes, place, session_key
 from sternpost_gateway.headers import CACHE_HEADER, as_mapping
-from sternpost_gateway.kills import KillTable
+from sternpost_gateway.kills import EVERYONE, KillTable
 from sternpost_gateway.receive import Received
 
 NO_ROLLOUTS: Final[Rollouts] = {}
@@ -72,18 +72,17 @@ def identify(
     if policy is not None:
         key = session_key(policy, rollouts, tenant, session, document, received.path)
         placed = place(policy, rollouts, key)
-    recovery = kills.recoveries.get(name) if name else None
-    held = KillLevel.NONE
-    if recovery is not None and name is not None:
+    level, way = kills.level(name), kills.transition(name)
+    if way is not None:
         key = conversation_bytes(tenant, session, document, received.path)
-        held = recovery.held(bucket_of(name, key), received.arrived)
+        level = way.level_of(bucket_of(name or EVERYONE, key), received.arrived)
     return Identified(
         received=received,
         model=model,
         policy=policy,
         tenant=tenant,
         session=session,
-        level=max(kills.level(name), placed.level, held),
+        level=max(level, placed.level),
         arm=placed.arm,
         held=placed.level,
         epoch=kills.epoch(name) if name else 0,

@@ -29,15 +29,18 @@ LEVEL_NAMES: Final = frozenset(level.value for level in KillLevel)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A level to set, for a policy or for all."""
+    """A level to set, for a policy or for all; what is `forced` counts for every session at once."""
 
     level: KillLevel
     policy: str | None
     reason: str
+    forced: bool = False
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the body that asks a gateway for it."""
-        return {"level": self.level.value, "policy": self.policy, "reason": self.reason}
+        body = {"level": self.level.value, "policy": self.policy, "reason": self.reason}
+        # A gateway of a release that knows no force is asked for it by nobody who does not need it.
+        return {**body, "force": True} if self.forced else body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,8 @@ def _causes(state: Mapping[str, Any], policy: str | None) -> str:
     sources = (item for item in _objects(state.get("sources")) if item.get("policy") == policy)
     causes = [_cause(item, latches) for item in sources if item.get("level") != KillLevel.NONE.value]
     causes += [f"{item.get('engine')} tripped: {item.get('reason')}" for item in _objects(state.get("trips"))]
+    ways = (way for way in _objects(state.get("transitions")) if way.get("policy") == policy)
+    causes += [f"{way.get('to')} has reached {way.get('share')}% of the sessions" for way in ways]
     fault = _mapping(_mapping(state.get("file")).get("fault"))
     causes += [f"kill file refused: {fault.get('value')}"] if fault else []
     return "; ".join(causes)

@@ -1,9 +1,10 @@
 """
 The kill file: a level that anybody sets who can write a file where the gateway runs.
 
-Its first line is a level, its second, if there is one, the reason. Removing the file takes back what it has
-set, and nothing else. A file that cannot be read or understood changes nothing: what was known last stays,
-and the fault is logged and shown. A directory that is gone says nothing about the file in it.
+Its first line is a level, with the word `force` behind it where every session is to get it at once; its
+second, if there is one, is the reason. Removing the file takes back what it has set, and nothing else. A file
+that cannot be read or understood changes nothing: what was known last stays, and the fault is logged and
+shown. A directory that is gone says nothing about the file in it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ FILE_BYTES_MAX: Final = 8192
 """The largest kill file that is read: a level and a reason are far smaller."""
 
 FLAG: Final = "--kill-file"
+FORCE: Final = "force"
+"""Behind the level, what has it count for every session at once."""
+
+WORDS_MAX: Final = 3
+"""Of the first line that are looked at: one more than are allowed."""
+
 NO_REASON: Final = "no reason given"
 REMOVED: Final = "the file was removed"
 
@@ -36,6 +43,7 @@ class Content:
 
     level: KillLevel
     reason: str
+    forced: bool = False
 
 
 NOTHING: Final = Content(KillLevel.NONE, REMOVED)
@@ -75,11 +83,12 @@ class KillFile:
     def _take(self, content: Content) -> None:
         self.fault = None
         latch = self._kills.latched(Source.FILE)
-        known = Content(latch.level, latch.reason) if latch else NOTHING
+        known = Content(latch.level, latch.reason, latch.forced) if latch else NOTHING
         if content == known or (content.level is KillLevel.NONE and latch is None):
             return
         try:
-            self._kills.latch(content.level, None, content.reason, f"file {self.path}", Source.FILE)
+            by = f"file {self.path}"
+            self._kills.latch(content.level, None, content.reason, by, Source.FILE, forced=content.forced)
         except OperatingError as error:
             # The level counts; after a restart the file itself is read again.
             logger.error("the kill file's level is not kept in the state directory: %s", error)
@@ -101,14 +110,17 @@ def read_kill_file(path: Path) -> Content:
     if text is None:
         return NOTHING
     first, _, rest = text.partition("\n")
-    level = level_named(first)
-    if level is None:
-        raise _error(f"{describe(first.strip())} in the first line", LEVEL_FORMS)
+    word, *others = first.split()[:WORDS_MAX] or [""]
+    level = level_named(word)
+    if level is None or others not in ([], [FORCE]):
+        raise _error(
+            f"{describe(first.strip())} in the first line", f"{LEVEL_FORMS}; then {FORCE}, or nothing"
+        )
     reason = rest.partition("\n")[0].strip()
     if len(reason) > REASON_LENGTH_MAX or not reason.isprintable():
         allowed = f"at most {REASON_LENGTH_MAX} printable characters"
         raise _error(f"{len(reason)} characters in the second line", allowed)
-    return Content(level, reason or NO_REASON)
+    return Content(level, reason or NO_REASON, forced=bool(others))
 
 
 def _read_text(path: Path) -> str | None:

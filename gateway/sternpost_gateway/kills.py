@@ -4,7 +4,7 @@ What is switched off, for whom, and why.
 Two kinds of sources count. Each policy's `killLevel` and the CacheKillSwitch objects say what they say for as
 long as they say it. What comes over HTTP, from the kill file or by a signal is latched: it stays until the
 same source takes it back, and no source takes back what another has set. The highest level of all that apply
-wins; what is taken back comes back step by step (`recovery`). Latches and epochs are on disk, so that a
+wins; sessions change their level step by step (`transition`). Latches and epochs are on disk, so that a
 restart clears neither; a file that cannot be read back means `NoSuffixReads` for everybody, never "nothing".
 """
 
@@ -22,8 +22,17 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
 from sternpost_core.kill import CacheKillSwitch, KillLevel, effective_level
 from sternpost_core.policy import Policy
-from sternpost_gateway.recovery import Recovery, delayed, recoveries
 from sternpost_gateway.state_files import read_json, write_file
+from sternpost_gateway.transition import (
+    AT_ONCE,
+    Pace,
+    Said,
+    Target,
+    Transition,
+    delayed,
+    target_of,
+    transitions,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +64,11 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Latch:
-    """A level that a source has set, until the same source sets another; `at` is in Unix seconds."""
+    """
+    A level that a source has set, until the same source sets another; `at` is in Unix seconds.
+
+    What is `forced` counts for every session at once.
+    """
 
     level: KillLevel
     policy: str
@@ -63,6 +76,12 @@ class Latch:
     by: str
     at: float
     source: Source = Source.HTTP
+    forced: bool = False
+
+    @property
+    def said(self) -> Said:
+        """Return what the source asks for."""
+        return Said(self.level, self.forced)
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the latch as it is shown and stored."""
@@ -80,7 +99,8 @@ class KillTable:
     The effective levels and epochs at one moment; the hot path reads nothing else.
 
     `sources` holds, for each policy and for `EVERYONE`, what each source says. `first_epoch` is the epoch of
-    policies that have had no other. `recoveries` are of policies on their way back to a lower level.
+    policies that have had no other. `targets` and `transitions` say, for those same names, which level counts
+    in the end, and who is on the way to it.
     """
 
     everyone: KillLevel = KillLevel.NONE
@@ -88,16 +108,29 @@ class KillTable:
     epochs: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, Mapping[Source, KillLevel]] = field(default_factory=dict)
     first_epoch: int = 0
-    recoveries: Mapping[str, Recovery] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    transitions: Mapping[str, Transition] = field(default_factory=dict)
 
     def level(self, policy: str | None) -> KillLevel:
         """Return the level of a policy by its full name, or of a request that no policy matches."""
         return self.levels.get(policy, self.everyone) if policy is not None else self.everyone
 
+    def least(self, policy: str | None) -> KillLevel:
+        """Return the level that every session of a policy has now, and some may be above."""
+        way = self.transition(policy)
+        return self.level(policy) if way is None else way.target.least
+
+    def transition(self, policy: str | None) -> Transition | None:
+        """Return the way that the sessions of a policy are on, None where all have its level."""
+        return self.transitions.get(policy if policy is not None and policy in self.levels else EVERYONE)
+
     def epoch(self, policy: str) -> int:
         """Return the epoch of a policy's keys."""
         return self.epochs.get(policy, self.first_epoch)
 
+
+SaidBySource = Mapping[Source, tuple[Said, ...]]
+"""What each source asks for."""
 
 OnLatch = Callable[[Latch, KillTable], None]
 """Told about each latch when it counts, with the table that it made."""
@@ -107,8 +140,8 @@ class Kills:
     """
     Keeps the sources and makes the table.
 
-    `state` is the directory of the latch file, if there is one. `step_seconds` is how long each step lasts on
-    the way back from a level; 0: everybody comes back at once.
+    `state` is the directory of the latch file, if there is one; `pace` is how quickly sessions change their
+    level.
     """
 
     def __init__(
@@ -116,10 +149,10 @@ class Kills:
         clock: Clock,
         state: Path | None,
         on_latch: OnLatch = lambda latch, table: None,
-        step_seconds: float = 0.0,
+        pace: Pace = AT_ONCE,
     ) -> None:
         self.table = KillTable()
-        self._step_seconds = step_seconds
+        self._pace = pace
         self._clock = clock
         self._file = state / LATCH_FILE if state else None
         self._on_latch = on_latch
@@ -175,24 +208,34 @@ class Kills:
 
     def delay(self, seconds: float) -> None:
         """Let the last seconds not count on the way back from a level."""
-        if self.table.recoveries:
-            self.table = replace(self.table, recoveries=delayed(self.table.recoveries, seconds))
+        if self.table.transitions:
+            self.table = replace(self.table, transitions=delayed(self.table.transitions, seconds))
 
     def latch(
-        self, level: KillLevel, policy: str | None, reason: str, by: str, source: Source = Source.HTTP
+        self,
+        level: KillLevel,
+        policy: str | None,
+        reason: str,
+        by: str,
+        source: Source = Source.HTTP,
+        *,
+        forced: bool = False,
     ) -> Latch:
         """
         Set a level; `NONE` takes back what the same source has set, and nothing else.
+
+        What is `forced` counts for every session at once, also on the way back.
 
         The level counts from the moment that this returns or raises, unless there are too many.
 
         Raises:
             OperatingError: the level counts, but would not survive a restart; or the source has set too many.
         """
-        latch = Latch(level, policy or EVERYONE, reason, by, self._clock.time(), source)
+        latch = Latch(level, policy or EVERYONE, reason, by, self._clock.time(), source, forced)
         self._take(latch)
-        logger.warning("kill level %s for %s by %s: %s", level, policy or "all policies", by, reason)
-        self._update()
+        how = "at once " if forced else ""
+        logger.warning("kill level %s %sfor %s by %s: %s", level, how, policy or "all policies", by, reason)
+        self._update(hurried=latch.policy if forced else None)
         self._on_latch(latch, self.table)
         self._store()
         return latch
@@ -212,40 +255,47 @@ class Kills:
     def _count(self, source: Source) -> int:
         return sum(1 for known, _ in self._latches if known is source)
 
-    def _update(self) -> None:
+    def _update(self, hurried: str | None = None) -> None:
+        """Make the table anew; `hurried` names the policy, or everyone, who comes back at once."""
         before = self.table
-        sources = {EVERYONE: self._for_everyone()}
-        sources.update((policy.full_name, self._for_policy(policy)) for policy in self._policies)
-        levels = {name: effective_level(found.values()) for name, found in sources.items()}
-        everyone = levels.pop(EVERYONE)
+        said = {EVERYONE: self._for_everyone()}
+        said.update((policy.full_name, self._for_policy(policy)) for policy in self._policies)
+        targets = {
+            name: target_of(item for found in by.values() for item in found) for name, by in said.items()
+        }
+        levels = {name: target.level for name, target in targets.items() if name != EVERYONE}
         self._raise_epochs(before, levels)
-        back = recoveries(
-            before.levels, levels, before.recoveries, self._clock.monotonic(), self._step_seconds
+        hurried_names = targets if hurried == EVERYONE else () if hurried is None else (hurried,)
+        now = self._clock.monotonic()
+        ways = transitions(before.targets, targets, before.transitions, now, self._pace, hurried_names)
+        self.table = KillTable(
+            everyone=targets[EVERYONE].level,
+            levels=levels,
+            epochs=dict(self._epochs),
+            sources={name: _highest(by) for name, by in said.items()},
+            first_epoch=self._first_epoch,
+            targets=targets,
+            transitions=ways,
         )
-        self.table = KillTable(everyone, levels, dict(self._epochs), sources, self._first_epoch, back)
 
-    def _for_everyone(self) -> dict[Source, KillLevel]:
+    def _for_everyone(self) -> SaidBySource:
         """Return what each source says for requests that no policy matches."""
-        switches = (
-            switch.level for switch in self._switches if not switch.namespaces and not switch.policies
-        )
-        return {
-            **{source: self._latched_level(source, EVERYONE) for source in Source},
-            Source.SWITCH: effective_level(switches),
-        }
+        switches = [switch for switch in self._switches if not switch.namespaces and not switch.policies]
+        return {**self._latched_by_source(EVERYONE), Source.SWITCH: _said_by(switches)}
 
-    def _for_policy(self, policy: Policy) -> dict[Source, KillLevel]:
+    def _for_policy(self, policy: Policy) -> SaidBySource:
         """Return what each source says for a policy's requests."""
-        selected = (s.level for s in self._switches if s.selects(policy.namespace, policy.name))
+        selected = [switch for switch in self._switches if switch.selects(policy.namespace, policy.name)]
         return {
-            **{source: self._latched_level(source, policy.full_name) for source in Source},
-            Source.POLICY: policy.kill_level,
-            Source.SWITCH: effective_level(selected),
+            **self._latched_by_source(policy.full_name),
+            Source.POLICY: (Said(policy.kill_level),),
+            Source.SWITCH: _said_by(selected),
         }
 
-    def _latched_level(self, source: Source, policy: str) -> KillLevel:
-        latches = (self._latches.get((source, key)) for key in (policy, EVERYONE))
-        return effective_level(latch.level for latch in latches if latch is not None)
+    def _latched_by_source(self, policy: str) -> SaidBySource:
+        keys = dict.fromkeys((policy, EVERYONE))
+        found = {source: [self._latches.get((source, key)) for key in keys] for source in Source}
+        return {source: tuple(item.said for item in own if item is not None) for source, own in found.items()}
 
     def _raise_epochs(self, before: KillTable, levels: Mapping[str, KillLevel]) -> None:
         """Give every policy that has just reached `NEW_EPOCH` its next epoch; an epoch never goes back."""
@@ -302,6 +352,14 @@ class Kills:
         )
 
 
+def _highest(said: SaidBySource) -> dict[Source, KillLevel]:
+    return {source: effective_level(item.level for item in found) for source, found in said.items()}
+
+
+def _said_by(switches: Iterable[CacheKillSwitch]) -> tuple[Said, ...]:
+    return tuple(Said(switch.level, switch.forced) for switch in switches)
+
+
 def _read_state(state: Mapping[str, Any]) -> tuple[tuple[Latch, ...], dict[str, int], int]:
     try:
         if state["v"] != LATCH_VERSION:
@@ -322,4 +380,6 @@ def _read_latch(item: Mapping[str, Any]) -> Latch:
         str(item["by"]),
         float(item["at"]),
         Source(item["source"]),
+        # A file of a release that knew no force has none.
+        bool(item.get("forced", False)),
     )

@@ -227,7 +227,7 @@ class Pipeline:
         """Decide anew about a request that has waited while more was switched off for it."""
         identified = planned.identified
         policy = identified.policy.full_name if identified.policy else None
-        if self._parts.kills().level(policy) <= identified.level:
+        if self._parts.kills().least(policy) <= identified.level:
             return planned
         return self._decide(identified.received)
 

@@ -117,6 +117,10 @@ class Timeouts:
     unkill_step_seconds: float = 120.0
     """Between two shares of the sessions that come back after a kill level; 0: all come at once."""
 
+    kill_ramp_seconds: float = 600.0
+    """Over which sessions get a kill level that changes prompts or engines, unless it is forced; 0: at once.
+    Their prompts are cold then: spread over so long, engines compute them beside the rest."""
+
     poll_seconds: float = 0.5
     """Between looks at the policy directory when nothing is reported: an edit is live within 1 s."""
 

@@ -24,6 +24,7 @@ from sternpost_gateway.fleet import FAILURES_MAX
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts
 from sternpost_gateway.settings import Timeouts
+from sternpost_gateway.transition import Pace
 
 MACHINE = Machine(prefill_rate=8000.0, cache_tokens=60_000)
 ENGINES = 4
@@ -193,7 +194,7 @@ def test_what_was_killed_comes_back_by_steps() -> None:
     """A few sessions read again at first, then more, then all; nobody is refused on the way."""
     asks = steady(20.0, 30.0, sessions=200)
     kill = Fault(FaultKind.KILL_HTTP, 4.0, 2.0, 0, KillLevel.NO_SUFFIX_READS)
-    run = run_of(replace(plan_of(asks, kill), unkill_step_seconds=2.0))
+    run = run_of(replace(plan_of(asks, kill), pace=Pace(back_step_seconds=2.0)))
     shares = [
         read_share(run, *span) for span in ((2.0, 4.0), (4.1, 6.0), (6.1, 8.0), (12.0, 14.0), (16.5, 20.0))
     ]
@@ -208,6 +209,29 @@ def read_share(run: Run, first: float, last: float) -> float:
     """Return the share of requests of an interval that were asked to read a tail."""
     seen = [seen for engine in run.engines for seen in engine.seen if first <= seen.at < last]
     return sum(_reads(item.hint) for item in seen) / len(seen)
+
+
+def test_level_that_makes_prompts_cold_reaches_sessions_one_after_the_other() -> None:
+    """Nobody is refused, no tail is read from the first moment on, and less is cold at once than by force."""
+    asks = steady(20.0, 16.0, sessions=200, words_of_session=500)
+    kill = Fault(FaultKind.KILL_HTTP, 6.0, 90.0, 0, KillLevel.NO_REWRITE)
+    forced = replace(kill, kind=FaultKind.KILL_FORCED)
+    ramped, at_once = (
+        run_of(replace(plan_of(asks, fault), pace=Pace(rise_seconds=12.0))) for fault in (kill, forced)
+    )
+
+    assert {"whole": len(asks)} == outcomes(ramped)
+    assert 0.0 == read_share(ramped, 6.01, 20.0)
+    assert most_computed(ramped, 6.0) < 0.9 * most_computed(at_once, 6.0)
+
+
+def most_computed(run: Run, after: float, seconds: float = 2.0) -> int:
+    """Return the most prompt tokens that engines computed of requests that came within some seconds."""
+    seen = [seen for engine in run.engines for seen in engine.seen if seen.at >= after]
+    return max(
+        sum(item.computed_tokens for item in seen if first.at <= item.at < first.at + seconds)
+        for first in seen
+    )
 
 
 def test_f8_rewriting_switched_off_by_force_refuses_only_what_is_long() -> None:

@@ -27,6 +27,7 @@ SWITCH: dict[str, Any] = {
         "level": "NoSuffixReads",
         "selector": {"namespaces": ["agents"], "policies": ["other/support"]},
         "reason": "LoRA rollback, incident 4711",
+        "force": True,
     },
 }
 
@@ -70,6 +71,7 @@ def test_switch_is_read() -> None:
         namespaces=("agents",),
         policies=("other/support",),
         reason="LoRA rollback, incident 4711",
+        forced=True,
     )
 
     assert expected == parse_kill_switch(SWITCH)
@@ -104,6 +106,7 @@ def test_switch_selects_by_namespace_or_full_name(path: str, new: Any, expected:
         pytest.param("spec.selector.policies", ["A/b"], "spec.selector.policies[0]", "'A/b'", id="bad-name"),
         pytest.param("spec.selector.tenants", ["a"], "spec.selector.tenants", "an unknown key", id="unknown"),
         pytest.param("spec.reason", 4711, "spec.reason", "4711", id="reason"),
+        pytest.param("spec.force", "yes", "spec.force", "'yes'", id="force"),
         pytest.param("metadata.namespace", "agents", "metadata.namespace", "a namespace", id="namespaced"),
     ],
 )
@@ -123,6 +126,7 @@ def test_wrong_switch_is_refused(path: str, new: Any, at: str, found: str) -> No
         namespaces=st.lists(labels, unique=True, max_size=3).map(tuple),
         policies=st.lists(st.builds("{}/{}".format, labels, labels), unique=True, max_size=3).map(tuple),
         reason=st.text(max_size=20),
+        forced=st.booleans(),
     )
 )
 def test_written_switch_reads_the_same(switch: CacheKillSwitch) -> None:

@@ -77,6 +77,23 @@ def test_level_reaches_the_order(tmp_path: Path, word: str) -> None:
     assert order.wanted.reason.startswith("incident 4711 (")
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param((), {"level": "NoRewrite", "policy": None}, id="ramped"),
+        pytest.param(("--force",), {"level": "NoRewrite", "policy": None, "force": True}, id="forced"),
+    ],
+)
+def test_force_is_asked_for_by_a_flag(
+    tmp_path: Path, words: tuple[str, ...], expected: dict[str, object]
+) -> None:
+    """A gateway that knows no force is not asked for it by who does not want it."""
+    wanted = order_of(parse(tmp_path, "K3", *words)).wanted
+
+    assert wanted is not None
+    assert expected == {name: item for name, item in wanted.to_mapping().items() if name != "reason"}
+
+
 def test_status_wants_nothing(tmp_path: Path) -> None:
     """Looking sets no level."""
     assert None is order_of(parse(tmp_path, "status")).wanted
@@ -246,6 +263,13 @@ STATE: dict[str, Any] = {
             None,
             ("NoRewrite", "kill file refused: 'K9' in the first line", True),
             id="file-refused",
+        ),
+        pytest.param(
+            200,
+            {**STATE, "sources": [], "transitions": [{"policy": None, "to": "NoRewrite", "share": 12}]},
+            None,
+            ("NoRewrite", "NoRewrite has reached 12% of the sessions", True),
+            id="on-the-way",
         ),
         pytest.param(
             200,

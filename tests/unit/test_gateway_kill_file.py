@@ -48,6 +48,34 @@ def test_level_and_reason_are_read(tmp_path: Path, text: str, level: KillLevel, 
     assert None is tested.fault
 
 
+@pytest.mark.parametrize(
+    ("text", "forced"),
+    [
+        pytest.param("NoRewrite force\nincident 4711", True, id="forced"),
+        pytest.param("K3  force ", True, id="spaces"),
+        pytest.param("NoRewrite\nforce", False, id="force-is-the-reason"),
+    ],
+)
+def test_force_stands_behind_the_level(tmp_path: Path, text: str, forced: bool) -> None:
+    """Every session then gets the level at once."""
+    path = tmp_path / "kill"
+    path.write_text(text)
+
+    assert (KillLevel.NO_REWRITE, forced) == (read_kill_file(path).level, read_kill_file(path).forced)
+
+
+@pytest.mark.parametrize("text", ["K3 now", "force K3", "K3 force force", "K3force"])
+def test_first_line_that_says_more_is_refused(tmp_path: Path, text: str) -> None:
+    """What is not understood whole is not obeyed in part."""
+    path = tmp_path / "kill"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        read_kill_file(path)
+
+    assert text in caught.value.faults[0].value
+    assert "force" in caught.value.faults[0].allowed
+
+
 def test_missing_file_says_nothing(tmp_path: Path) -> None:
     """Without a file nothing is set, and nothing is told."""
     told: list[object] = []

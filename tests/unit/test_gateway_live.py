@@ -234,6 +234,7 @@ async def test_kill_without_a_token_file_does_not_exist(tmp_path: Path) -> None:
         pytest.param({"level": "None", "policy": 3}, "policy", id="no-name"),
         pytest.param({"level": "None", "reason": 3}, "reason", id="no-reason"),
         pytest.param({"level": "None", "why": "x"}, "why", id="unknown-key"),
+        pytest.param({"level": "NoRewrite", "force": "yes"}, "force", id="no-truth-value"),
     ],
 )
 async def test_wrong_kill_is_refused(tmp_path: Path, body: dict[str, Any], param: str) -> None:

@@ -96,6 +96,13 @@ def test_latch_is_taken_back_by_none() -> None:
     assert (KillLevel.NO_SUFFIX_READS, ()) == (tested.table.level(NAME), tested.latches)
 
 
+def test_force_survives_a_restart(tmp_path: Path) -> None:
+    """What counts at once before it does so afterwards."""
+    kills(tmp_path).latch(KillLevel.NO_REWRITE, None, "drill", "test", forced=True)
+
+    assert [True] == [latch.forced for latch in kills(tmp_path).latches]
+
+
 LATCHED = (Source.HTTP, Source.FILE, Source.SIGNAL)
 
 

@@ -71,7 +71,7 @@ def estimate(
     values: Sequence[float], statistic: Callable[[Sequence[float]], float], chance: Random
 ) -> Estimate:
     """Return `statistic` of the values, with its interval."""
-    return _bootstrap(len(values), lambda places: statistic([values[place] for place in places]), chance)
+    return bootstrap(len(values), lambda places: statistic([values[place] for place in places]), chance)
 
 
 def estimate_paired(
@@ -90,7 +90,7 @@ def estimate_paired(
     """
     if len(candidate) != len(baseline):
         raise ValueError(f"{len(candidate)} and {len(baseline)} values are not pairs")
-    return _bootstrap(
+    return bootstrap(
         len(candidate),
         lambda places: statistic(
             [candidate[place] for place in places], [baseline[place] for place in places]
@@ -113,7 +113,12 @@ def common_share(one: Sequence[int], other: Sequence[int]) -> float:
     return common / longest if longest else 1.0
 
 
-def _bootstrap(count: int, statistic: Callable[[Sequence[int]], float], chance: Random) -> Estimate:
+def bootstrap(count: int, statistic: Callable[[Sequence[int]], float], chance: Random) -> Estimate:
+    """
+    Return `statistic` of the places 0 to `count` - 1, with its interval from places drawn with replacement.
+
+    What must be drawn together, such as the turns of a conversation, stands at one place.
+    """
     value = statistic(range(count))
     drawn = [statistic(chance.choices(range(count), k=count)) for _ in range(RESAMPLES)]
     outside = (1 - INTERVAL_SHARE) / 2

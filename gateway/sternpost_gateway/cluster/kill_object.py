@@ -13,6 +13,7 @@ from sternpost_core.kill import CacheKillSwitch, KillLevel, kill_switch_to_mappi
 from sternpost_gateway.cluster.errors import ClusterError
 from sternpost_gateway.cluster.pods import pod_address
 from sternpost_gateway.cluster.resources import PODS, SWITCHES, Key, key_of, version_of
+from sternpost_gateway.kill_client import Wanted
 
 if TYPE_CHECKING:
     from sternpost_gateway.cluster.api import KubernetesApi
@@ -61,17 +62,21 @@ async def gateway_urls(api: KubernetesApi, namespace: str | None, seconds: float
     return [f"http://{address}" for address in addresses if address is not None]
 
 
-async def write_switch(
-    api: KubernetesApi, level: KillLevel, policy: str | None, reason: str, seconds: float = API_SECONDS
-) -> Written:
+async def write_switch(api: KubernetesApi, wanted: Wanted, seconds: float = API_SECONDS) -> Written:
     """Have the switch say so; `NONE` removes it. A failure is in the result, since there are other ways."""
-    name = switch_name(policy)
+    name, level, policy = switch_name(wanted.policy), wanted.level, wanted.policy
     key = Key("", name)
     try:
         if level is KillLevel.NONE:
             existed = await api.delete(SWITCHES, key, seconds)
             return Written(name, True, -1, "removed" if existed else "there was none")
-        switch = CacheKillSwitch(name=name, level=level, policies=(policy,) if policy else (), reason=reason)
+        switch = CacheKillSwitch(
+            name=name,
+            level=level,
+            policies=(policy,) if policy else (),
+            reason=wanted.reason,
+            forced=wanted.forced,
+        )
         item = await api.apply(SWITCHES, key, kill_switch_to_mapping(switch), seconds)
         return Written(name, True, version_of(item), f"says {level}")
     except ClusterError as error:

@@ -144,7 +144,7 @@ def _gateway(settings: UpSettings, engine_names: tuple[str, ...]) -> ChildSpec:
     # No load balancer needs time here to notice that the gateway is about to end.
     command += ["--drain-delay-seconds", "0", "--drain-seconds", str(GATEWAY_DRAIN_SECONDS)]
     # One person's requests stampede nobody: what is switched on again is on at once.
-    command += ["--unkill-step-seconds", "0"]
+    command += ["--unkill-step-seconds", "0", "--kill-ramp-seconds", "0"]
     for port in settings.engine_ports:
         command += ["--engine", _origin(ENGINE_HOST, port)]
     origin = _origin(settings.host, settings.port)

@@ -36,6 +36,7 @@ QUICK = Timeouts(
     drain_seconds=1,
     poll_seconds=0.2,
     unkill_step_seconds=0.0,
+    kill_ramp_seconds=0.0,
 )
 """Timeouts for tests."""
 

@@ -32,6 +32,7 @@ class FaultKind(StrEnum):
     WATCH_SILENT = "watch_silent"
     KILL = "kill"
     KILL_HTTP = "kill_http"
+    KILL_FORCED = "kill_forced"
     CLOCK_JUMPS = "clock_jumps"
     SPOILS = "spoils"
 
@@ -131,7 +132,7 @@ class World:
                 self.source.silent = True
                 await asyncio.sleep(fault.seconds)
                 self.source.silent = False
-            case FaultKind.KILL | FaultKind.KILL_HTTP:
+            case FaultKind.KILL | FaultKind.KILL_HTTP | FaultKind.KILL_FORCED:
                 await self._kill(fault)
             case FaultKind.CLOCK_JUMPS:
                 self.clock.offset += 3600.0 if fault.engine % 2 else -3600.0
@@ -143,14 +144,14 @@ class World:
             engine.start()
 
     async def _kill(self, fault: Fault) -> None:
-        by_http = fault.kind is FaultKind.KILL_HTTP
-        self._set(fault.level, by_http)
+        by_http, forced = fault.kind is not FaultKind.KILL, fault.kind is FaultKind.KILL_FORCED
+        self._set(fault.level, by_http, forced)
         await asyncio.sleep(fault.seconds)
-        self._set(KillLevel.NONE, by_http)
+        self._set(KillLevel.NONE, by_http, forced)
 
-    def _set(self, level: KillLevel, by_http: bool) -> None:
+    def _set(self, level: KillLevel, by_http: bool, forced: bool) -> None:
         self.on_level(self.clock.monotonic(), level, by_http)
         if by_http:
-            self.kills.latch(level, None, "drill", "simulator")
+            self.kills.latch(level, None, "drill", "simulator", forced=forced)
         else:
             self.source.set_level(level)

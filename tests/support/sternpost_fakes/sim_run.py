@@ -44,6 +44,7 @@ from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.settings import Settings, Timeouts
+from sternpost_gateway.transition import AT_ONCE, Pace
 
 TENANTS = ("acme", "globex", "initech")
 BUSY_SECONDS = 20.0
@@ -92,7 +93,7 @@ class Plan:
     cold: ColdLimits = COLD
     change: Change = lambda parts: parts
     policy: Policy = POLICY
-    unkill_step_seconds: float = 0.0
+    pace: Pace = AT_ONCE
 
 
 @dataclass(slots=True)
@@ -141,6 +142,7 @@ def drawn_plan(seed: int) -> Plan:
         faults=draw_faults(chance, engines, BUSY_SECONDS),
         engines=engines,
         policy=REPLAYED,
+        pace=Pace(chance.choice([0.0, 2.0]), chance.choice([0.0, 6.0])),
     )
 
 
@@ -187,7 +189,7 @@ async def _run(plan: Plan, metrics: Metrics, clock: VirtualClock) -> Run:
         SimEngine(f"http://engine-{number}:8000", vocabulary, plan.machine) for number in range(plan.engines)
     ]
     network = SimNetwork({engine.url: engine for engine in run.engines}, clock, TIMEOUTS)
-    kills = Kills(clock, None, step_seconds=plan.unkill_step_seconds)
+    kills = Kills(clock, None, pace=plan.pace)
     source = Source(plan.policy, kills, clock)
     source.tell()
     parts = plan.change(make_parts_for(_around(plan, clock, network, source, kills), network, metrics))

@@ -97,6 +97,7 @@ def _gateway(folder: Path, port: int, flags: Sequence[str]) -> GatewayProcess:
         *("gateway", "--port", str(port), "--state", str(folder / "state")),
         *("--admin-token-file", str(folder / "token"), "--salt-key-file", str(folder / "salt")),
         *("--drain-delay-seconds", "0", "--drain-seconds", "2", "--unkill-step-seconds", "0"),
+        *("--kill-ramp-seconds", "0"),
         *flags,
     )
     url = f"http://127.0.0.1:{port}"
