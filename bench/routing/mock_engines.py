@@ -59,9 +59,11 @@ class Pool:
         engine.alive, engine.prefill = True, asyncio.Lock()
         engine.cache.clear()
         # A client that leaves ends its request.
-        engine.runner = web.AppRunner(self.app(engine), access_log=None, handler_cancellation=True)
+        engine.runner = web.AppRunner(
+            self.app(engine), access_log=None, handler_cancellation=True, shutdown_timeout=0.0
+        )
         await engine.runner.setup()
-        await web.TCPSite(engine.runner, HOST, engine.port, shutdown_timeout=0.0).start()
+        await web.TCPSite(engine.runner, HOST, engine.port).start()
 
     async def die(self, engine: MockEngine) -> None:
         """Close an engine's port and every connection to it at once."""
