@@ -25,11 +25,10 @@ QUICK: Final = Scope(
         "long_reasoning": 1,
         "no_reuse": 6,
         "short_chat": 8,
-        "high_dynamic": 4,
     },
     repeats=1,
 )
-"""What the bounds are about, and one case against reuse: within 15 minutes on two cores."""
+"""What the bounds are about: within 15 minutes on two cores."""
 
 WHOLE: Final = Scope(
     {
@@ -48,6 +47,6 @@ WHOLE: Final = Scope(
         "context_trimming": 1,
         "multi_turn_qa": 3,
     },
-    repeats=3,
+    repeats=2,
 )
-"""Everything, three times over: within 90 minutes on two cores."""
+"""Everything, twice over: within 90 minutes on two cores."""

@@ -22,8 +22,11 @@ HOP: Final = "sternpost_plain_proxy"
 
 OWN: Final = (ANY_ENGINE, STERNPOST, HOP)
 
-ONLY: Final[Mapping[str, frozenset[str]]] = {HOP: frozenset({"no_reuse", "short_chat"})}
-"""The workloads of targets that are not asked all of them."""
+ONLY: Final[Mapping[str, frozenset[str]]] = {
+    HOP: frozenset({"no_reuse", "short_chat"}),
+    NO_CACHE: frozenset({"fixed_tail", "long_reasoning", "long_session", "multi_turn_qa"}),
+}
+"""The workloads of targets that are not asked all of them: those on which each of them says something."""
 
 ANSWERS_OF_ONE_LENGTH: Final = {"ignore_eos": True}
 """Of all targets, so that latencies compare."""
