@@ -30,7 +30,7 @@ from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.sample import Sample, Unit
 from sternpost_gateway.bench.summary import MEMORY, figures_of
 
-SMALL = Scope({"short_chat": 2, "no_reuse": 1}, repeats=2)
+SMALL = Scope({"multi_turn_qa": 1, "no_reuse": 1}, repeats=2)
 MakeRun = Callable[..., Run]
 
 
@@ -85,12 +85,12 @@ def unit(workload: str, target: str, ttft: float, computed: int = 100) -> Unit:
     return Unit(workload=workload, target=target, repeat=0, seconds=1.0, samples=samples, counted={}, peak={})
 
 
-async def test_every_target_gets_every_workload_and_a_second_run_nothing(make_run: MakeRun) -> None:
+async def test_every_target_gets_its_workloads_and_a_second_run_nothing(make_run: MakeRun) -> None:
     """What is recorded is not run again."""
     await run_all(make_run())
 
     run = make_run()
-    assert 8 == len(run.records) == len(recorded_units(run.records, SMALL, [NO_CACHE, PLAIN]))
+    assert 6 == len(run.records) == len(recorded_units(run.records, SMALL, [NO_CACHE, PLAIN]))
     await run_all(replace(run, start=refuse))
 
 
@@ -106,14 +106,12 @@ def test_repetitions_are_the_outer_loop(make_run: MakeRun) -> None:
     targets = targets_of({}, ["http://a"], "m")
 
     assert [
-        ("short_chat", 0, NO_CACHE),
-        ("short_chat", 0, PLAIN),
-        ("no_reuse", 0, NO_CACHE),
+        ("multi_turn_qa", 0, NO_CACHE),
+        ("multi_turn_qa", 0, PLAIN),
         ("no_reuse", 0, PLAIN),
-        ("short_chat", 1, PLAIN),
-        ("short_chat", 1, NO_CACHE),
+        ("multi_turn_qa", 1, PLAIN),
+        ("multi_turn_qa", 1, NO_CACHE),
         ("no_reuse", 1, PLAIN),
-        ("no_reuse", 1, NO_CACHE),
     ] == [(piece.recipe.name, piece.repeat, piece.target.name) for piece in pieces(make_run(), targets)]
 
 
@@ -217,15 +215,15 @@ async def test_a_router_that_does_not_start_is_missing_and_stops_nobody(make_run
 
     assert ["broken"] == list(missing)
     assert "ended with status 1" in missing["broken"]
-    assert 8 == len(run.records)
+    assert 6 == len(run.records)
 
 
 def test_recorded_units_come_back_in_the_scope_s_order(tmp_path: Path) -> None:
     """Whatever the order was in which they were run."""
     records = RecordStore(tmp_path / "r", "f")
     for target in (STERNPOST, PLAIN):
-        one = replace(unit("short_chat", target, 1.0))
-        records.add(unit_key("short_chat", 0, target), one.to_record())
+        one = replace(unit("no_reuse", target, 1.0))
+        records.add(unit_key("no_reuse", 0, target), one.to_record())
 
     assert [PLAIN, STERNPOST] == [one.target for one in recorded_units(records, SMALL, [PLAIN, STERNPOST])]
 
