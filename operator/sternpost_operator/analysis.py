@@ -139,6 +139,10 @@ def is_useless(figures: Figures) -> bool:
 
 
 def _shadow_fault(figures: Figures, analysis: Analysis) -> str | None:
+    demotions = known(figures.shadow_demotions)
+    if demotions:
+        # A gateway replays nothing of a tail that it has demoted: more samples would never come.
+        return f"{demotions:.0f} demotions of tails whose shadow replays disagree"
     if not _is_enough(figures.shadow_samples, SHADOW_SAMPLES_MIN):
         return None
     agreement, divergence = known(figures.shadow_agreement), known(figures.shadow_kl)

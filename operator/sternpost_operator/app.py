@@ -18,6 +18,7 @@ from sternpost_operator.engines import HttpProbe, probe_client
 from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
 from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
+from sternpost_operator.health import serve_health
 from sternpost_operator.kube import Forbidden, KubeApi, connect
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.permissions import missing_rights
@@ -62,11 +63,12 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
     metrics = OperatorMetrics(registry)
     _serve_metrics(settings.metrics_port, registry)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(serve_health(settings.health_port))
         world, watcher = await _make_world(settings, clock, metrics, stack)
         admission = Admission(world.store)
         loops = [Reconciler(world, admission).run() for _ in range(settings.workers)]
         loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
-        await run_beside(watch(watcher, settings.kubeconfig, settings.health_port, stop), loops)
+        await run_beside(watch(watcher, settings.kubeconfig, stop), loops)
 
 
 async def run_beside(main: Awaitable[None], loops: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -36,7 +36,8 @@ class Figures:
     """
     Everything known at one moment: the last window and the whole step, each for both arms.
 
-    `config_age` is the oldest configuration of any gateway, in seconds; `shadow_kl` in nats per token.
+    `config_age` is the oldest configuration of any gateway, in seconds; `shadow_kl` in nats per token;
+    `shadow_demotions` counts how often a gateway has stopped reading a tail whose replays disagree.
     """
 
     canary: Sample = Sample()
@@ -46,13 +47,14 @@ class Figures:
     shadow_samples: float | None = None
     shadow_agreement: float | None = None
     shadow_kl: float | None = None
+    shadow_demotions: float | None = None
     config_age: float | None = None
 
 
 SAMPLE_NAMES: Final = tuple(field.name for field in fields(Sample))
 """The figures of one arm."""
 
-SHADOW_NAMES: Final = ("shadow_samples", "shadow_agreement", "shadow_kl")
+SHADOW_NAMES: Final = ("shadow_samples", "shadow_agreement", "shadow_kl", "shadow_demotions")
 
 
 def known(value: float | None) -> float | None:

@@ -1,5 +1,5 @@
 """
-The adapter to kopf: watches, reconnects and the liveness endpoint are kopf's, decisions are not.
+The adapter to kopf: watches and reconnects are kopf's, decisions are not.
 
 Handlers of plain events leave no trace on objects: no finalizer that could keep a namespace from going, and
 no annotation.
@@ -60,14 +60,13 @@ def make_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def watch(watcher: Watcher, kubeconfig: str | None, health_port: int, stop: asyncio.Event) -> None:
+async def watch(watcher: Watcher, kubeconfig: str | None, stop: asyncio.Event) -> None:
     """Watch until told to stop, by the event or by a signal."""
     await kopf.operator(
         registry=make_registry(watcher, kubeconfig),
         settings=make_settings(),
         standalone=True,
         clusterwide=True,
-        liveness_endpoint=f"http://0.0.0.0:{health_port}/healthz" if health_port else None,
         stop_flag=stop,
     )
 

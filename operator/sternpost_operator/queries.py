@@ -95,6 +95,7 @@ OF_SHADOW: Final[Mapping[str, str]] = {
     "shadow_samples": _summed("shadow_replays", ', outcome="compared"'),
     "shadow_agreement": f"{_summed('shadow_agreed_tokens')} / ({_summed('shadow_tokens')} > 0)",
     "shadow_kl": f"{_summed('shadow_kl_nats')} / ({_summed('shadow_tokens')} > 0)",
+    "shadow_demotions": _summed("demotions"),
 }
 """What replays on the exact path say, of all gateways together; the names are those of `Figures`."""
 

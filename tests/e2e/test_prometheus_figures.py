@@ -48,6 +48,14 @@ HISTORIES: Final[dict[str, tuple[Series, str, dict[str, float]]]] = {
         "requests",
         {"": 37.5, "step_": 37.5},
     ),
+    "a demotion before the first scrape": (
+        {
+            f'sternpost_gateway_demotions_total{{policy="{POLICY}",instance="a"}}': "_x77 1 1 1",
+            f'sternpost_gateway_demotions_created{{policy="{POLICY}",instance="a"}}': "1150x80",
+        },
+        "shadow_demotions",
+        {"": 1},
+    ),
     "a gateway that has started again": (
         counter(ANSWERED, "0+15x60 0+15x19", 915),
         "requests",

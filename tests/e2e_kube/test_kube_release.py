@@ -12,19 +12,19 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Counter, start_http_server
 
 from sternpost_core.rollout import BUCKETS, bucket_of
 from sternpost_running.chart_pods import account_token
 from sternpost_running.chat_load import Asked, ChatLoad, Stream, ask, running_load
 from sternpost_running.custom_resources import Resources, is_ready
-from sternpost_running.fake_engine import READ_DELAY, READ_FAILURE, SALT_HEADER
+from sternpost_running.fake_engine import READ_DELAY, READ_ERROR, READ_FAILURE, SALT_HEADER
 from sternpost_running.kubelet import FakeKubelet
-from sternpost_running.kubernetes import Cluster, free_ports, wait_for
+from sternpost_running.kubernetes import Cluster, wait_for
 from sternpost_running.prometheus import Target, running_prometheus
 from sternpost_running.release import NAME, Release, running_release
 
@@ -41,6 +41,7 @@ POOLS: Mapping[str, list[dict[str, str]]] = {
     "good": [],
     "slow": [{"name": READ_DELAY, "value": "0.3"}],
     "failing": [{"name": READ_FAILURE, "value": "4"}],
+    "wrong": [{"name": READ_ERROR, "value": "yes"}],
 }
 """Pools by name, and what is wrong with the suffix reads of their engines."""
 
@@ -50,7 +51,7 @@ ENOUGH_REQUESTS = 240
 BAD: Mapping[str, tuple[str, str]] = {
     "slow": ("slow", "ttft"),
     "failing": ("failing", "errors"),
-    "odd": ("good", "shadow agreement 0.500 is under 0.95"),
+    "wrong": ("wrong", "demotions of tails whose shadow replays disagree"),
 }
 """Policies whose canary is worse: the pool, and what the decision says."""
 
@@ -78,36 +79,9 @@ def resources(release: Release) -> Resources:
 
 
 @pytest.fixture(scope="module")
-def shadow_page() -> Iterator[str]:
-    """Serve what a gateway says half of whose replayed tokens differ; return its address."""
-    registry = CollectorRegistry()
-    labels = {"policy": f"{NAMESPACE}/odd"}
-    replays, tokens, agreed = (
-        Counter(f"sternpost_gateway_shadow_{name}", "As gateways count it.", names, registry=registry)
-        for name, names in (
-            ("replays", ["policy", "outcome"]),
-            ("tokens", ["policy"]),
-            ("agreed_tokens", ["policy"]),
-        )
-    )
-    replays.labels(**labels, outcome="compared").inc(250)
-    tokens.labels(**labels).inc(8000)
-    agreed.labels(**labels).inc(4000)
-    (port,) = free_ports(1)
-    server, thread = start_http_server(port, "127.0.0.1", registry=registry)
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@pytest.fixture(scope="module")
-def prometheus(release: Release, shadow_page: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def prometheus(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a Prometheus that scrapes the gateways; return its URL."""
-    addresses = [url.removeprefix("http://") for url in release.gateways()]
-    targets = [Target(address, {}) for address in (*addresses, shadow_page)]
+    targets = [Target(url.removeprefix("http://"), {}) for url in release.gateways()]
     with running_prometheus(tmp_path_factory.mktemp("prometheus"), [], targets) as running:
         yield str(running.client.base_url)
 
@@ -119,21 +93,33 @@ def rollouts(release: Release, prometheus: str) -> Iterator[ChatLoad]:
     for name, url in (("good", prometheus), ("silent", prometheus), ("blind", None)):
         apply_policy(resources, name, "good", url, steps=[1, 50, 100], min_requests=3)
     for name, (pool, _) in BAD.items():
-        apply_policy(resources, name, pool, prometheus, steps=[50, 100], min_requests=ENOUGH_REQUESTS)
+        shadow = {"sampleRate": 1 if name == "wrong" else 0}
+        steps = [50, 100]
+        apply_policy(
+            resources, name, pool, prometheus, steps=steps, min_requests=ENOUGH_REQUESTS, shadow=shadow
+        )
     streams = [Stream("good", sessions("good", [1, 100, 1, 30]), 0.3, TENANT)]
     streams += [Stream(name, sessions(name, [10, 90]), 0.05, TENANT) for name in ("slow", "failing")] * 6
+    streams += [Stream("wrong", sessions("wrong", [10, 90]), 0.3, TENANT)]
     with running_load(release.gateways, *streams) as load:
         yield load
 
 
 def apply_policy(
-    resources: Resources, name: str, pool: str, prometheus: str | None, *, steps: list[int], min_requests: int
+    resources: Resources,
+    name: str,
+    pool: str,
+    prometheus: str | None,
+    *,
+    steps: list[int],
+    min_requests: int,
+    **more: Any,
 ) -> None:
     """Apply a policy for the model of its own name that rolls out as fast as its figures allow."""
     analysis = {"analysis": {"prometheus": {"url": prometheus}}} if prometheus else {}
     rollout = {"steps": steps, "minDuration": "1s", "minRequests": min_requests, "minSessions": 1, **analysis}
-    tenancy = {"tenantFrom": {"header": "x-tenant-id"}}
-    resources.policy(name, match={"models": [name]}, poolRef={"name": pool}, rollout=rollout, tenancy=tenancy)
+    spec = {"rollout": rollout, "tenancy": {"tenantFrom": {"header": "x-tenant-id"}}, **more}
+    resources.policy(name, match={"models": [name]}, poolRef={"name": pool}, **spec)
 
 
 def sessions(policy: str, percents: Sequence[int]) -> list[str]:
@@ -359,25 +345,50 @@ def test_a_second_operator_by_mistake_decides_nothing_twice(release: Release, re
 
 
 def test_an_outage_of_the_api_server_costs_no_chat(release: Release, resources: Resources) -> None:
-    """Gateways go on with what they have, obey a kill by their own door, and hear news afterwards."""
+    """
+    Gateways go on with what they have, obey a kill by their own door, and hear news afterwards.
+
+    Within the outage one gateway and the operator are started again: the one serves by what it has on disk,
+    the other waits, and decides nothing anew when the server is back.
+    """
     apply_everywhere(resources, "outage")
+    decided = resources.status("CachePolicy", "outage")["decisions"]
     gateways, full = release.gateways(), f"{NAMESPACE}/outage"
-    with running_load(
-        release.gateways, *(Stream("outage", [f"s{number}"], 0.1) for number in range(4))
-    ) as load:
+    (operator,), restarted = release.pods("operator"), release.pods("gateway")[0]
+    back = next(url for url in gateways if f"{restarted['status']['podIP']}:" in url)
+    others = [url for url in gateways if url != back]
+    people = (Stream("outage", [f"s{number}"], 0.1) for number in range(4))
+    with running_load(lambda: others, *people) as load:
         release.cluster.wait(lambda: load.answered["outage"] >= 20, "people chat")
         with release.cluster.down():
-            time.sleep(OUTAGE_SECONDS)
+            time.sleep(OUTAGE_SECONDS / 2)
             assert kill_at_each(release, gateways, full) <= ARRIVAL_SECONDS_MAX
-            details = [release.client.get(f"{url}/readyz?verbose").json() for url in gateways]
+            release.restart(operator)
+            release.restart(restarted)
+            wait_for(lambda: is_ready_at(release, back), "the gateway has started again")
+            first = ask(back, "outage")
+            time.sleep(OUTAGE_SECONDS / 2)
+            wait_for(lambda: release.is_alive(operator), "the operator lives on")
+            levels, details = release.levels_at(gateways, full), release.details_at(gateways)
         release.cluster.apply(_with_level(resources.get("CachePolicy", "outage"), "NewEpoch"))
         wait_for(lambda: release.levels(full) == ["NewEpoch"] * 2, "news arrive")
+        status = resources.wait_for("CachePolicy", "outage", in_phase("Killed"), "the operator takes note")
     print(
         f"{load.answered['outage']} chats, {len(load.failures)} failed, {OUTAGE_SECONDS:g} s without a server"
     )
 
     assert [] == load.failures
+    assert (full, "off") == (first.headers["x-sternpost-policy"], first.reason)
+    assert ["NoSuffixReads"] * 2 == levels
     assert all("API server" in json.dumps(one["faults"]) and one["ready"] for one in details), details
+    assert [*decided, "Kill"] == [*status["decisions"][:-1], status["decisions"][-1]["action"]]
+
+
+def is_ready_at(release: Release, url: str) -> bool:
+    """Tell whether a gateway says that it is ready."""
+    with suppress(httpx.TransportError):
+        return release.client.get(f"{url}/readyz").is_success
+    return False
 
 
 def kill_at_each(release: Release, gateways: Sequence[str], policy: str) -> float:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from sternpost_fakes.engine import FakeEngine, Faults, running_engine
 from sternpost_fakes.gateway import (
@@ -17,8 +19,12 @@ from sternpost_fakes.gateway import (
     eventually,
     running_gateway,
 )
+from sternpost_operator.queries import Spans, policy_query
 
 POLICY = "agents/support"
+GATEWAY = "sternpost_gateway_"
+SELECTOR = re.compile(rf"({GATEWAY}\w+)\{{([^}}]*)\}}")
+MATCHER = re.compile(r'(\w+)="([^"]*)"')
 REPLAYS = "sternpost_gateway_shadow_replays_total"
 ALL_SAMPLED = SUPPORT_POLICY + "  shadow: {sampleRate: 1}\n"
 TAIL = {"role": "system", "content": " ".join(f"rule{number}" for number in range(300))}
@@ -99,6 +105,26 @@ async def test_tail_that_lies_is_demoted(tmp_path: Path) -> None:
         assert 1 == gateway.metric("sternpost_gateway_demotions_total", policy=POLICY)
         assert f'sternpost_gateway_demoted_tails{{policy="{POLICY}"}} 1.0' in page
         assert (0.0, True) == (shown["agreement"], shown["demotedAt"] is not None)
+
+
+async def test_what_a_rollout_asks_about_replays_is_what_a_gateway_says(tmp_path: Path) -> None:
+    """Each selector of the operator's queries finds a series of a gateway that has demoted a tail."""
+    engine = FakeEngine(faults=Faults(wrong_tails=True))
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url], policy=ALL_SAMPLED) as gateway:
+        await warm(gateway, engine)
+        await ask_until_replayed(gateway, 12)
+        page = (await gateway.client.get("/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    query = policy_query(POLICY, Spans(window=60, step=600))
+    asked = {
+        (name, frozenset(MATCHER.findall(matchers)))
+        for name, matchers in SELECTOR.findall(query)
+        if "_shadow_" in name or "_demotions_" in name
+    }
+    said = {(one.name, pair) for one in samples for pair in one.labels.items()}
+
+    assert {"demotions_total", "demotions_created"} <= {name.removeprefix(GATEWAY) for name, _ in asked}
+    assert [] == [(name, pair) for name, pairs in sorted(asked) for pair in pairs if (name, pair) not in said]
 
 
 async def test_demotion_lasts_over_a_restart_until_the_policy_changes(tmp_path: Path) -> None:

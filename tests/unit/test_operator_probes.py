@@ -9,6 +9,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from docs.make_metrics import inventory
 from sternpost_gateway.errors import MEANINGS
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.record import CLIENT_GONE, CUT, LENGTH
@@ -150,6 +151,24 @@ def test_queries_ask_for_metrics_that_gateways_have() -> None:
     asked = set(re.findall(r"sternpost_gateway_[a-z_]+", policy_query("a/b", SPANS)))
 
     assert asked <= known
+
+
+def test_queries_select_by_labels_that_gateways_put_on_them() -> None:
+    """A selector that names a label of another metric finds nothing, for ever."""
+    declared = {metric.name: {*metric.labels} for metric in inventory() if metric.part == "gateway"}
+    found = re.findall(
+        r"(sternpost_gateway_[a-z_]+?)(?:_bucket|_created)?\{([^}]*)\}", policy_query("a/b", SPANS)
+    )
+    asked = {(metric, label) for metric, matchers in found for label in re.findall(r"(\w+)=", matchers)}
+    by_arm = {re.findall(r"sternpost_gateway_[a-z_]+", query)[0] for query in BY_ARM.values()}
+    wanted = asked | {(name.removesuffix("_bucket"), "arm") for name in by_arm}
+
+    assert ("sternpost_gateway_requests_total", "outcome") in wanted
+    assert [] == [
+        (name, label)
+        for name, label in sorted(wanted)
+        if label not in declared.get(name, declared.get(f"{name}_total", set()))
+    ]
 
 
 def sample_names(family: Any) -> set[str]:

@@ -147,6 +147,9 @@ def test_three_slow_windows_of_five_stop_it() -> None:
     [
         pytest.param(replace(GOOD, shadow_samples=200, shadow_agreement=0.9), id="agreement"),
         pytest.param(replace(GOOD, shadow_samples=200, shadow_kl=0.2), id="divergence"),
+        pytest.param(
+            replace(GOOD, shadow_samples=7, shadow_agreement=0.5, shadow_demotions=1), id="demotion"
+        ),
     ],
 )
 @pytest.mark.parametrize("at", [START, replace(START, weight=100, read_weight=100, complete_since=1000.0)])
@@ -156,8 +159,8 @@ def test_wrong_answers_stop_it_at_once(figures: Figures, at: RolloutState) -> No
 
 
 def test_few_replays_say_nothing() -> None:
-    """199 replays are not enough to stop a canary."""
-    few = replace(GOOD, shadow_samples=199, shadow_agreement=0.0)
+    """199 replays are not enough to stop a canary where no gateway has demoted a tail for them."""
+    few = replace(GOOD, shadow_samples=199, shadow_agreement=0.0, shadow_demotions=0)
 
     assert Phase.PROGRESSING is after(START, 1, figures=few).state.phase
 

@@ -1,8 +1,8 @@
 """
 A fake engine as a program, for pods of pools whose engines need no model.
 
-Two environment variables, which an EnginePool can give it, make its suffix reads slower or fail: that is how
-a canary turns bad that is not the control's fault.
+Environment variables, which an EnginePool can give it, make its suffix reads slower, wrong or fail: that is
+how a canary turns bad that is not the control's fault.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sternpost_fakes.engine import FakeEngine
+from sternpost_fakes.engine import FakeEngine, Faults
 from sternpost_fakes.fake_http import Reply, Seen
 
 READ_DELAY: Final = "READ_DELAY_SECONDS"
 READ_FAILURE: Final = "READ_FAILS_EVERY"
+READ_ERROR: Final = "READS_ARE_WRONG"
 READ_MARK: Final = b'"op":"read"'
 DRAIN_SECONDS: Final = 0.5
 """For so long it serves on after SIGTERM, as engines finish what they have begun."""
@@ -70,6 +71,7 @@ def make_engine(flags: argparse.Namespace, environment: Mapping[str, str]) -> St
     """Return the engine that flags and environment describe."""
     return SteeredEngine(
         supported=not flags.unsupported,
+        faults=Faults(wrong_tails=READ_ERROR in environment),
         batch=flags.host,
         read_delay_seconds=float(environment.get(READ_DELAY, 0)),
         read_fails_every=int(environment.get(READ_FAILURE, 0)),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,10 +32,11 @@ Programs = Callable[[Pod, str], Sequence[str] | None]
 
 @dataclass(slots=True)
 class FakePod:
-    """A pod that has been started; `process` is None where nothing runs for it."""
+    """A pod that has been started; `process` is None where nothing runs for it, else `start` runs another."""
 
     address: str
     process: subprocess.Popen[bytes] | None
+    start: Callable[[], subprocess.Popen[bytes]] | None = None
     is_ready: bool | None = None
 
 
@@ -70,6 +72,13 @@ class FakeKubelet:
         assert process is not None, "the pod has a program"
         process.kill()
         process.wait(END_SECONDS_MAX)
+
+    def restart(self, uid: str) -> None:
+        """End a pod's program without a warning and run it again, which a kubelet asks nobody for."""
+        self.kill(uid)
+        pod = self.pods[uid]
+        assert pod.start is not None, "the pod has a program"
+        pod.process = pod.start()
 
     def _client(self, timeout: float = 10.0) -> httpx.Client:
         headers = self.cluster.api.headers
@@ -108,7 +117,8 @@ class FakeKubelet:
         container = pod["spec"]["containers"][0]
         variables = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
         log = self.cluster.folder / f"pod-{pod['metadata']['name']}.log"
-        return FakePod(address, _start_program(command, {**program_environment(), **variables}, log))
+        start = partial(_start_program, command, {**program_environment(), **variables}, log)
+        return FakePod(address, start(), start)
 
     def _report(self, api: httpx.Client, probe: httpx.Client, pod: Pod, fake: FakePod) -> None:
         if _has_ended(pod, fake):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from sternpost_running.kubernetes import Cluster
 
 CHART: Final = Path(__file__).parents[3] / "charts" / "sternpost"
 NAME: Final = "sp"
+HEALTH_FLAG: Final = "--health-port="
 COMPONENTS: Final = ("gateway", "operator")
 VALUES: Final[Mapping[str, Any]] = {"gateway": {"replicas": 2, "drain": {"delaySeconds": 1, "seconds": 5}}}
 """Gateways that drain as fast as tests want to end; everything else is as the chart has it."""
@@ -48,12 +50,26 @@ class Release:
         for pod in self.pods(component):
             self.kubelet.kill(pod["metadata"]["uid"])
 
+    def restart(self, pod: Mapping[str, Any]) -> None:
+        """End a pod's program without a warning and run it again, which takes no API server."""
+        self.kubelet.restart(pod["metadata"]["uid"])
+
     def replace(self, component: str) -> None:
         """Delete a component's pods, and wait until there are others that run."""
         gone = {pod["metadata"]["uid"] for pod in self.pods(component)}
         selector = f"app.kubernetes.io/component={component}"
         self.cluster.kubectl("delete", "pod", "-n", self.namespace, "-l", selector, "--wait=false")
         self.cluster.wait(lambda: self._are_others(component, gone), f"another {component} runs")
+
+    def is_alive(self, pod: Mapping[str, Any]) -> bool:
+        """Tell whether a pod of the operator answers where the kubelet asks whether it lives."""
+        process = self.kubelet.pods[pod["metadata"]["uid"]].process
+        assert process is not None, "the operator's pod has a program"
+        flag = next(word for word in _words_of(process) if word.startswith(HEALTH_FLAG))
+        try:
+            return self.client.get(f"http://127.0.0.1:{flag.removeprefix(HEALTH_FLAG)}/healthz").is_success
+        except httpx.TransportError:
+            return False
 
     def log(self, component: str) -> str:
         """Return what the programs of a component have logged."""
@@ -62,11 +78,19 @@ class Release:
 
     def details(self) -> list[dict[str, Any]]:
         """Return what each gateway says of itself."""
-        return [self.client.get(f"{url}/readyz?verbose").json() for url in self.gateways()]
+        return self.details_at(self.gateways())
+
+    def details_at(self, urls: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what the gateways at some addresses say of themselves."""
+        return [self.client.get(f"{url}/readyz?verbose").json() for url in urls]
 
     def levels(self, policy: str) -> list[str | None]:
         """Return the kill level of a policy at each gateway."""
-        headers, urls = self.admin_headers(), [f"{url}/sternpost/v1/kill" for url in self.gateways()]
+        return self.levels_at(self.gateways(), policy)
+
+    def levels_at(self, urls: Sequence[str], policy: str) -> list[str | None]:
+        """Return the kill level of a policy at the gateways at some addresses."""
+        headers, urls = self.admin_headers(), [f"{url}/sternpost/v1/kill" for url in urls]
         return [self.client.get(url, headers=headers).json()["policies"].get(policy) for url in urls]
 
     def admin_headers(self) -> dict[str, str]:
@@ -93,6 +117,11 @@ class Release:
 def _token_of(cluster: Cluster, namespace: str) -> str:
     secret = cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{NAME}-gateway")
     return base64.b64decode(secret["data"]["token"]).decode()
+
+
+def _words_of(process: subprocess.Popen[bytes]) -> list[str]:
+    words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    return words.decode().split("\0")
 
 
 def _is_of(pod: Mapping[str, Any], component: str) -> bool:
