@@ -66,9 +66,16 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
         await stack.enter_async_context(serve_health(settings.health_port))
         world, watcher = await _make_world(settings, clock, metrics, stack)
         admission = Admission(world.store)
-        loops = [Reconciler(world, admission).run() for _ in range(settings.workers)]
+        loops = [run_informed(watcher, Reconciler(world, admission)) for _ in range(settings.workers)]
         loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
         await run_beside(watch(watcher, settings.kubeconfig, stop), loops)
+
+
+async def run_informed(watcher: Watcher, reconciler: Reconciler) -> None:
+    """Run a reconciler as soon as everything has been listed, until it is cancelled."""
+    # Whoever decides by a part of what there is takes a kill back whose switch it has not seen yet.
+    await watcher.complete()
+    await reconciler.run()
 
 
 async def run_beside(main: Awaitable[None], loops: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -16,6 +16,9 @@ class Store:
 
     def __init__(self) -> None:
         self._objects: dict[Key, Object] = {}
+        self._changes = 0
+        # When each key last changed, back to the last full list of its kind.
+        self._changed_at: dict[Key, int] = {}
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -45,20 +48,43 @@ class Store:
         known = self._objects.get(key)
         if known is None or _is_successor(known, value):
             self._objects[key] = _slim(value)
+        self._note(key)
         return key
 
     def drop(self, key: Key) -> None:
         """Forget an object."""
         self._objects.pop(key, None)
+        self._note(key)
 
-    def replace(self, kind: str, values: Iterable[Object]) -> set[Key]:
-        """Take a full list of a kind over; return the keys of all objects that came, changed or went."""
-        before = {key: value for key, value in self._objects.items() if key.kind == kind}
-        after = {self.put(value, kind) for value in values}
-        for key in before.keys() - after:
+    def mark(self) -> int:
+        """Return a mark of now, by which `replace` knows what has changed since."""
+        return self._changes
+
+    def replace(self, kind: str, values: Iterable[Object], since: int) -> set[Key]:
+        """
+        Take a full list of a kind over; return the keys of all objects that came, changed or went.
+
+        The list was asked for at the mark `since`. What a watch or a write has changed since is newer than
+        the list, and stays: an object may have been made, or have gone, while the list was on its way.
+        """
+        before = self._keyed(kind)
+        listed = {key_of(value, kind): value for value in values}
+        newer = {key for key, at in self._changed_at.items() if key.kind == kind and at > since}
+        for key in before.keys() - listed.keys() - newer:
             self.drop(key)
-        changed = {key for key in after if version_of(before.get(key)) != version_of(self.get(key))}
-        return changed | (before.keys() - after)
+        for key in listed.keys() - newer:
+            self.put(listed[key], kind)
+        self._changed_at = {key: at for key, at in self._changed_at.items() if key.kind != kind}
+        after = self._keyed(kind)
+        keys = before.keys() | after.keys()
+        return {key for key in keys if version_of(before.get(key)) != version_of(after.get(key))}
+
+    def _keyed(self, kind: str) -> dict[Key, Object]:
+        return {key: value for key, value in self._objects.items() if key.kind == kind}
+
+    def _note(self, key: Key) -> None:
+        self._changes += 1
+        self._changed_at[key] = self._changes
 
 
 def version_of(value: Object | None) -> str:

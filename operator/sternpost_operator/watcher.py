@@ -14,7 +14,7 @@ from sternpost_core.clock import Clock
 from sternpost_core.errors import SternpostError
 from sternpost_operator.admission import edition_of
 from sternpost_operator.dependents import dependents, policy_keys, pool_keys
-from sternpost_operator.kube import Api, NotFound
+from sternpost_operator.kube import Api, Forbidden, NotFound
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.resources import (
     BUDGETS,
@@ -65,6 +65,7 @@ class Watcher:
         self._metrics = metrics
         self._budgets = budgets
         self._listed_at = clock.monotonic()
+        self._complete = asyncio.Event()
         # Asked for at each scrape: it has to grow while a list hangs, too.
         metrics.list_age_seconds.set_function(lambda: clock.monotonic() - self._listed_at)
 
@@ -83,13 +84,20 @@ class Watcher:
         List every kind, and announce what has come, changed or gone.
 
         Raises:
-            ApiFailed: nothing of a kind is taken over unless all of it could be listed.
+            ApiFailed: nothing of a kind is taken over unless all of it could be listed. What the operator may
+                not list keeps it from no other kind.
         """
-        for resource in OWN:
-            await self._list(resource, "")
-        for resource in (*RENDERED, self._budgets):
-            await self._list(resource, MANAGED)
+        kinds = [(resource, "") for resource in OWN]
+        kinds += [(resource, MANAGED) for resource in (*RENDERED, self._budgets)]
+        forbidden = [error for kind in kinds if (error := await self._list_if_allowed(*kind)) is not None]
+        self._complete.set()
+        if forbidden:
+            raise forbidden[0]
         self._listed_at = self._clock.monotonic()
+
+    async def complete(self) -> None:
+        """Wait until every kind that may be listed has been, once."""
+        await self._complete.wait()
 
     async def run(self) -> None:
         """List everything again and again, until it is cancelled."""
@@ -102,10 +110,18 @@ class Watcher:
                 delay = LIST_RETRY_SECONDS
             await asyncio.sleep(delay)
 
+    async def _list_if_allowed(self, resource: Resource, labels: str) -> Forbidden | None:
+        try:
+            await self._list(resource, labels)
+        except Forbidden as error:
+            return error
+        return None
+
     async def _list(self, resource: Resource, labels: str) -> None:
+        mark = self._store.mark()
         values = await self._api.list_all(resource, labels=labels)
         before = {key_of(value, resource.kind): value for value in self._store.of_kind(resource.kind)}
-        for key in self._store.replace(resource.kind, values):
+        for key in self._store.replace(resource.kind, values, mark):
             self._announce(key, before.get(key), self._store.get(key) or before.get(key))
 
     def _announce(self, key: Key, before: Object | None, value: Object | None) -> None:

@@ -1,5 +1,7 @@
 """One look at an object: what is written, what is told, and what happens when the server says no."""
 
+import asyncio
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.kube_api import FakeApi
 from sternpost_fakes.policies import FULL, MISSING, SMALLEST, SMALLEST_POOL, SWITCH, changed
 from sternpost_operator.admission import Admission
+from sternpost_operator.app import run_informed
 from sternpost_operator.engines import Reuse, Said
 from sternpost_operator.figures import Figures
 from sternpost_operator.fleet import Fleet
@@ -35,6 +38,7 @@ from sternpost_operator.resources import (
 )
 from sternpost_operator.segments import Seen
 from sternpost_operator.store import Store
+from sternpost_operator.watcher import Watcher
 from sternpost_operator.work_queue import WorkQueue
 
 POLICY = changed(changed(FULL, "status", MISSING), "metadata", {"name": "support", "namespace": "agents"})
@@ -293,6 +297,33 @@ async def test_switch_kills_the_policies_that_it_selects() -> None:
     status = await scene.look(POLICY_KEY)
 
     assert ("Killed", 0) == (status["phase"], status["readWeight"])
+
+
+async def test_a_kill_outlives_the_start_of_an_operator() -> None:
+    """The policy is seen before its switch; until both are, nothing looks like a kill that was lifted."""
+    first, second = Scene(), Scene()
+    first.add(POOLS, {**SMALLEST_POOL, "status": {"readyReplicas": 1}})
+    first.add(POLICIES, changed(changed(POLICY, "spec.poolRef.name", "small"), "spec.killLevel", "None"))
+    first.add(SWITCHES, SWITCH)
+    killed = copy.deepcopy(await first.look(POLICY_KEY))
+    second.api.objects = first.api.objects
+    world = second.world
+    watcher = Watcher(second.api, world.store, world.queue, world.clock, world.metrics, BUDGETS)
+    working = asyncio.create_task(run_informed(watcher, second.reconciler))
+    watcher.saw(POLICIES, None, second.api.objects["cachepolicies", "agents", "support"])
+    await _let_everybody_work()
+    await watcher.list_everything()
+    await _let_everybody_work()
+    working.cancel()
+    after = second.api.objects["cachepolicies", "agents", "support"]["status"]
+
+    assert "Killed" == killed["phase"] == after["phase"]
+    assert killed["decisions"] == after["decisions"]
+
+
+async def _let_everybody_work() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 async def test_switch_says_who_obeys() -> None:

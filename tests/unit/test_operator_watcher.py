@@ -1,6 +1,7 @@
 """Watches and lists keep the store up with the cluster, and announce what has to be looked at."""
 
-from typing import Any
+import asyncio
+from typing import Any, Generic, TypeVar
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -8,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.kube_api import FakeApi
 from sternpost_fakes.policies import SMALLEST, SMALLEST_POOL, SWITCH, changed
-from sternpost_operator.kube import ApiUnavailable, NotFound
+from sternpost_operator.kube import ApiUnavailable, Forbidden, NotFound
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.resources import (
     BUDGETS,
@@ -34,11 +35,14 @@ POD = {"metadata": {"name": "small-0", "namespace": "agents", "labels": LABELS}}
 POLICY = changed(SMALLEST, "metadata", {"name": "a", "namespace": "agents"})
 
 
-class Scene:
+Server = TypeVar("Server", bound=FakeApi)
+
+
+class Scene(Generic[Server]):
     """A watcher over a server in memory."""
 
-    def __init__(self) -> None:
-        self.api, self.store, self.clock = FakeApi(), Store(), FakeClock()
+    def __init__(self, api: Server) -> None:
+        self.api, self.store, self.clock = api, Store(), FakeClock()
         self.queue = WorkQueue(self.clock)
         self.registry = CollectorRegistry()
         metrics = OperatorMetrics(self.registry)
@@ -56,7 +60,7 @@ class Scene:
 
 def test_event_is_taken_over_and_announced() -> None:
     """The object is in the store when it is looked at."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     scene.watcher.saw(POOLS, None, scene.api.add(POOLS, SMALLEST_POOL))
 
     assert {"EnginePool agents/small"} == scene.announced()
@@ -82,7 +86,7 @@ def test_what_depends_on_it_is_announced(
     resource: Resource, value: dict[str, Any], expected: set[str], event: str
 ) -> None:
     """A pod's change concerns its pool, a pool's its policies, a switch's all policies."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, POLICY))
     scene.announced()
     scene.watcher.saw(resource, event, scene.api.add(resource, value))
@@ -92,7 +96,7 @@ def test_what_depends_on_it_is_announced(
 
 def test_status_of_a_policy_concerns_nobody_else() -> None:
     """Another edition concerns all policies, since one may have stood in another's way."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     first = scene.api.add(POLICIES, POLICY)
     scene.watcher.saw(POLICIES, None, first)
     scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, changed(POLICY, "metadata.name", "b")))
@@ -107,7 +111,7 @@ def test_status_of_a_policy_concerns_nobody_else() -> None:
 
 def test_older_version_does_not_replace_a_newer_one() -> None:
     """A watch that lags behind the operator's own writes changes nothing."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     newer = {
         "metadata": {"name": "a", "namespace": "agents", "uid": "u", "resourceVersion": "10"},
         "status": {"x": 1},
@@ -124,7 +128,7 @@ def test_older_version_does_not_replace_a_newer_one() -> None:
 
 async def test_list_finds_what_a_watch_has_missed() -> None:
     """An object that went without an event is dropped, and its pool is looked at."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     scene.watcher.saw(PODS, None, scene.api.add(PODS, POD))
     scene.announced()
     scene.api.objects.clear()
@@ -135,7 +139,7 @@ async def test_list_finds_what_a_watch_has_missed() -> None:
 
 async def test_list_without_news_announces_nothing() -> None:
     """Once a minute everything is listed; that alone is no reason to look."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     scene.api.add(POLICIES, POLICY)
     scene.api.add(PODS, POD)
     await scene.watcher.list_everything()
@@ -147,7 +151,7 @@ async def test_list_without_news_announces_nothing() -> None:
 
 async def test_failed_list_drops_nothing() -> None:
     """An error is never taken for an empty cluster."""
-    scene = Scene()
+    scene = Scene(FakeApi())
     scene.watcher.saw(POLICIES, None, scene.api.add(POLICIES, POLICY))
     scene.api.is_down = True
     with pytest.raises(ApiUnavailable):
@@ -156,9 +160,66 @@ async def test_failed_list_drops_nothing() -> None:
     assert 1 == len(scene.store)
 
 
+class Hanging(FakeApi):
+    """A server whose lists are on their way for as long as a test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def list_all(self, resource: Resource, *, labels: str = "", namespace: str = "") -> list[Object]:
+        """Return what there was when the list was asked for."""
+        found = await super().list_all(resource, labels=labels, namespace=namespace)
+        if resource == POLICIES:
+            self.asked.set()
+            await self.go_on.wait()
+        return found
+
+
+async def test_what_a_watch_says_while_a_list_is_on_its_way_stays() -> None:
+    """A policy that was made meanwhile is not forgotten for a minute, and one that went stays away."""
+    scene = Scene(Hanging())
+    gone = scene.api.add(POLICIES, {**POLICY, "metadata": {"name": "gone", "namespace": "agents"}})
+    scene.watcher.saw(POLICIES, None, gone)
+    listing = asyncio.create_task(scene.watcher.list_everything())
+    await scene.api.asked.wait()
+    scene.watcher.saw(POLICIES, "ADDED", scene.api.add(POLICIES, POLICY))
+    scene.watcher.saw(POLICIES, GONE, gone)
+    scene.api.go_on.set()
+    await listing
+
+    assert ["a"] == [value["metadata"]["name"] for value in scene.store.of_kind(POLICIES.kind)]
+
+
+async def test_all_kinds_are_known_before_anything_is_decided() -> None:
+    """A kill whose switch comes with a later list must not look like one that was lifted."""
+    scene = Scene(Hanging())
+    listing = asyncio.create_task(scene.watcher.list_everything())
+    waiting = asyncio.create_task(scene.watcher.complete())
+    await scene.api.asked.wait()
+    before = waiting.done()
+    scene.api.go_on.set()
+    await listing
+    await waiting
+
+    assert (False, True) == (before, waiting.done())
+
+
+async def test_a_kind_that_may_not_be_listed_keeps_no_other_away() -> None:
+    """The right is named by the error, everything else is taken over, and decisions are made."""
+    scene = Scene(FakeApi())
+    scene.api.forbidden.add("list enginepools.sternpost.dev")
+    scene.api.add(SWITCHES, SWITCH)
+    with pytest.raises(Forbidden, match=r"may not list enginepools\.sternpost\.dev"):
+        await scene.watcher.list_everything()
+    await scene.watcher.complete()
+
+    assert 1 == len(scene.store)
+
+
 async def test_the_lists_age_grows_until_the_next_one() -> None:
     """While a list hangs, too, for that is when somebody has to hear of it."""
-    scene, ages = Scene(), []
+    scene, ages = Scene(FakeApi()), []
     for seconds in (70, 5):
         scene.clock.advance(seconds)
         ages.append(scene.registry.get_sample_value("sternpost_operator_list_age_seconds"))
