@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sternpost_core.errors import Fault, PolicyError
 from sternpost_core.policy import Policy
@@ -16,10 +16,15 @@ Edition = tuple[str, int]
 
 
 class Admission:
-    """Reads each edition of a policy once, and compares all policies whenever one of them has changed."""
+    """
+    Reads each edition of a policy once, and compares all policies whenever one of them has changed.
 
-    def __init__(self, store: Store) -> None:
+    Policies of different namespaces are not compared where namespaces are `separate`: each gateway sees one.
+    """
+
+    def __init__(self, store: Store, *, separate: bool = False) -> None:
         self._store = store
+        self._separate = separate
         self._read: dict[Edition, Policy | tuple[Fault, ...]] = {}
         self._refused: Mapping[str, Fault] = {}
         self._compared: frozenset[Edition] = frozenset()
@@ -51,9 +56,16 @@ class Admission:
         # The oldest has precedence, so that a new policy never takes requests away from one that works.
         oldest_first = sorted(values, key=_age)
         read = [self._edition(value) for value in oldest_first]
-        self._refused = settle(policy for policy in read if isinstance(policy, Policy))
+        self._refused = self._settle([policy for policy in read if isinstance(policy, Policy)])
         self._read = {edition: known for edition, known in self._read.items() if edition in editions}
         self._compared = editions
+
+    def _settle(self, policies: Sequence[Policy]) -> Mapping[str, Fault]:
+        if not self._separate:
+            return settle(policies)
+        namespaces = {policy.namespace for policy in policies}
+        together = [[one for one in policies if one.namespace == namespace] for namespace in namespaces]
+        return {name: fault for group in together for name, fault in settle(group).items()}
 
 
 def edition_of(value: Object) -> Edition:

@@ -50,6 +50,7 @@ class OperatorSettings:
     health_port: int = 8081
     metrics_port: int = 9090
     workers: int = 4
+    separate_namespaces: bool = False
 
 
 async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
@@ -65,7 +66,7 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(serve_health(settings.health_port))
         world, watcher = await _make_world(settings, clock, metrics, stack)
-        admission = Admission(world.store)
+        admission = Admission(world.store, separate=settings.separate_namespaces)
         loops = [run_informed(watcher, Reconciler(world, admission)) for _ in range(settings.workers)]
         loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
         await run_beside(watch(watcher, settings.kubeconfig, stop), loops)

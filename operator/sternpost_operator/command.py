@@ -54,6 +54,11 @@ class OperatorCommand:
         parser.add_argument(
             "--workers", type=_workers, default=4, help="objects looked at at once (default: %(default)s)"
         )
+        parser.add_argument(
+            "--separate-namespaces",
+            action="store_true",
+            help="each gateway sees one namespace: policies of two cannot stand in each other's way",
+        )
         add_log_format(parser)
         parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
 
@@ -82,6 +87,7 @@ def read_settings(arguments: argparse.Namespace, kubeconfig: str | None) -> Oper
         health_port=arguments.health_port,
         metrics_port=arguments.metrics_port,
         workers=arguments.workers,
+        separate_namespaces=arguments.separate_namespaces,
     )
 
 

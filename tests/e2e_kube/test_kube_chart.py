@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import helm_python as helm
 import pytest
 import yaml
 
+from sternpost_fakes.chart_values import COMBINATIONS
 from sternpost_running.kubernetes import Cluster
 
 pytestmark = pytest.mark.kube
@@ -19,23 +19,11 @@ pytestmark = pytest.mark.kube
 CHART = Path(__file__).parents[2] / "charts" / "sternpost"
 RELEASE = "sp"
 
+UNSTEADY = ("events", "leases", "componentstatuses")
+"""Kinds that the control plane itself writes all the time."""
+
 UNKNOWN_GROUPS = ("monitoring.coreos.com", "gateway.networking.k8s.io")
 """Kinds of other projects, which this API server does not know."""
-
-EVERYTHING: dict[str, Any] = {
-    "gateway": {
-        "autoscaling": {"enabled": True},
-        "ingress": {
-            "enabled": True,
-            "className": "nginx",
-            "hosts": [{"host": "llm.example", "tlsSecret": "t"}],
-        },
-        "env": [{"name": "STERNPOST_IDLE_SECONDS", "value": "60"}],
-        "tolerations": [{"key": "cpu", "operator": "Exists"}],
-    },
-    "networkPolicy": {"enabled": True, "clients": [{"namespaceSelector": {}}]},
-    "monitoring": {"dashboards": {"enabled": True}},
-}
 
 
 @pytest.fixture
@@ -61,21 +49,60 @@ def secret(cluster: Cluster, namespace: str) -> dict[str, bytes]:
     return {key: base64.b64decode(value) for key, value in found.get("data", {}).items()}
 
 
-@pytest.mark.parametrize("values", [{}, {"namespace": "default"}, EVERYTHING], ids=["defaults", "one", "all"])
-def test_the_server_accepts_every_object(cluster: Cluster, namespace: str, values: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def other_namespaces(cluster: Cluster) -> None:
+    """Have the namespaces that some values name."""
+    cluster.namespace("agents")
+
+
+@pytest.mark.parametrize("values", COMBINATIONS.values(), ids=COMBINATIONS.keys())
+def test_the_server_accepts_every_object(
+    cluster: Cluster, namespace: str, other_namespaces: None, values: dict[str, Any]
+) -> None:
     """A dry run on the server finds no fault with any object of a kind that it knows."""
     rendered = helm.Chart.load(CHART).render(values, name=RELEASE, namespace=namespace)
     texts = [text for path, text in rendered.items() if path.endswith(".yaml")]
     objects = [item for text in texts for item in yaml.safe_load_all(text) if item]
-    known = [item for item in objects if item["apiVersion"].split("/")[0] not in UNKNOWN_GROUPS]
-    for item in known:
-        if not cluster.has_cel and item["kind"] in ("PodDisruptionBudget", "HorizontalPodAutoscaler"):
-            # Helm renders for a newer server where it is not connected to one; installing is tested below.
-            continue
-        where = item["metadata"].get("namespace", namespace)
+    known = [item for item in objects if is_known(cluster, item)]
+    for where in {item["metadata"].get("namespace", namespace) for item in known}:
+        there = [item for item in known if item["metadata"].get("namespace", namespace) == where]
         flags = ("apply", "--dry-run=server", "--validate=false", "-n", where, "-f", "-")
-        done = cluster.kubectl(*flags, stdin=json.dumps(item))
-        assert 0 == done.returncode, f"{item['kind']}: {done.stderr}"
+        done = cluster.kubectl(*flags, stdin=yaml.safe_dump_all(there))
+        assert 0 == done.returncode, done.stderr
+        assert len(there) == done.stdout.count("(server dry run)"), done.stdout
+
+
+def is_known(cluster: Cluster, item: dict[str, Any]) -> bool:
+    """Tell whether the server has the kind of an object."""
+    if not cluster.has_cel and item["kind"] in ("PodDisruptionBudget", "HorizontalPodAutoscaler"):
+        # Helm renders for a newer server where it is not connected to one; installing is tested below.
+        return False
+    return item["apiVersion"].split("/")[0] not in UNKNOWN_GROUPS
+
+
+def everything(cluster: Cluster, namespace: str) -> set[str]:
+    """Return the names of all objects of a namespace and of the cluster, events and leases aside."""
+    found: set[str] = set()
+    for scope in ("--namespaced=true", "--namespaced=false"):
+        kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name", scope).stdout.split()
+        wanted = ",".join(kind for kind in kinds if kind.split(".")[0] not in UNSTEADY)
+        done = cluster.kubectl("get", wanted, "-n", namespace, "-o", "name")
+        assert 0 == done.returncode, done.stderr
+        found |= set(done.stdout.split())
+    return found
+
+
+def test_an_uninstall_leaves_nothing(cluster: Cluster, namespace: str, config: helm.Config) -> None:
+    """Of no kind that the server has, with everything switched on that a chart can make."""
+    values = COMBINATIONS["everything at once"]
+    before = everything(cluster, namespace)
+    config.install(helm.Chart.load(CHART), RELEASE, values)
+    installed = everything(cluster, namespace) - before
+    config.uninstall(RELEASE)
+
+    kinds = {name.split("/")[0] for name in installed}
+    assert {"clusterrole.rbac.authorization.k8s.io", "secret", "deployment.apps"} <= kinds
+    cluster.wait(lambda: everything(cluster, namespace) <= before, "nothing of the release is left")
 
 
 def test_install_upgrade_rollback_uninstall(cluster: Cluster, namespace: str, config: helm.Config) -> None:

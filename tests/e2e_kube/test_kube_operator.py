@@ -1,17 +1,22 @@
 """The operator against a real API server: objects as people apply them, and engines that run."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from sternpost_running.custom_resources import Resources, is_ready
+from sternpost_running.custom_resources import API, Resources, is_ready
 from sternpost_running.fake_prometheus import running_prometheus
 from sternpost_running.kubernetes import Cluster
 from sternpost_running.operator_process import RunningOperator
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
+
+ORDER_SECONDS_MAX = 10.0
+"""Within which an order is obeyed: a watch brings it, nobody waits for the next look."""
 
 
 def test_pool_becomes_engines_that_serve(resources: Resources, operator: RunningOperator) -> None:
@@ -40,6 +45,63 @@ def test_pool_scales_as_kubectl_asks(resources: Resources, operator: RunningOper
 
     assert 0 == done.returncode, done.stderr
     resources.wait_for("EnginePool", "pool", lambda status: status["readyReplicas"] == 3, "three are ready")
+    namespace = f"/namespaces/{resources.namespace}"
+    scale = resources.cluster.get(f"{API}{namespace}/enginepools/pool/scale")
+    pods = resources.cluster.get(
+        f"/api/v1{namespace}/pods?labelSelector={quote(scale['status']['selector'])}"
+    )
+    assert (3, 3) == (scale["spec"]["replicas"], scale["status"]["replicas"])
+    assert ["pool-0", "pool-1", "pool-2"] == sorted(pod["metadata"]["name"] for pod in pods["items"])
+
+
+def test_a_rollout_does_what_a_person_asks(resources: Resources, operator: RunningOperator) -> None:
+    """Each order by annotation is obeyed within seconds, recorded as a decision, and told by an event."""
+    orders = (
+        ("pause", "Paused", 1, 1),
+        ("resume", "Progressing", 1, 1),
+        ("promote", "Progressing", 5, 5),
+        ("abort", "Aborted", 5, 0),
+        ("restart", "Progressing", 5, 1),
+    )
+    with running_prometheus() as prometheus:
+        analysis = {"prometheus": {"url": prometheus.url}}
+        resources.pool(replicas=1)
+        resources.policy(rollout={"steps": [1, 5, 100], "minDuration": "1h", "analysis": analysis})
+        resources.wait_for("CachePolicy", "policy", lambda status: status.get("weight") == 1, "it starts")
+        seen = []
+        for order, *_ in orders:
+            resources.annotate("policy", order)
+            status = resources.wait_for("CachePolicy", "policy", has_obeyed(order), order, ORDER_SECONDS_MAX)
+            seen.append((order, status["phase"], status["weight"], status["readWeight"]))
+        resources.annotate("policy", "faster")
+        resources.cluster.wait(lambda: "UnknownOrder" in resources.events("policy"), "it is not understood")
+
+    assert [*orders] == seen
+    actions = ["Start", "Pause", "Resume", "Promote", "Abort", "Restart"]
+    assert actions == [decision["action"] for decision in status["decisions"]]
+    assert {*actions} <= {*resources.events("policy")}
+
+
+def has_obeyed(order: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Return whether a status has taken note of an order."""
+    return lambda status: status["rollout"].get("command") == order
+
+
+def test_a_canary_is_held_while_a_gateways_configuration_is_old(
+    resources: Resources, operator: RunningOperator
+) -> None:
+    """Good figures do not count: the gateway may still do what the step before asked for."""
+    with running_prometheus() as prometheus:
+        prometheus.others = {"config_age": 31.0}
+        analysis = {"prometheus": {"url": prometheus.url}}
+        resources.pool(replicas=1)
+        resources.policy(rollout={"steps": [1, 100], "minDuration": "1s", "analysis": analysis})
+        status = resources.wait_for(
+            "CachePolicy", "policy", lambda status: status.get("phase") == "Holding", "it is held"
+        )
+
+    assert (1, "Hold") == (status["weight"], status["lastAnalysis"]["verdict"])
+    assert "a gateway's configuration is 31 s old" == status["lastAnalysis"]["reason"]
 
 
 def test_other_model_reaches_one_pod_at_a_time(resources: Resources, operator: RunningOperator) -> None:
@@ -86,6 +148,24 @@ def test_server_refuses_what_the_schema_does(
 
     assert 0 != done.returncode
     assert path in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("cachepolicy.spec.rollout.steps", "Percent of sessions"),
+        ("enginepool.spec.engine.replicas", "How many engines"),
+        ("cachekillswitch.spec.level", "What is switched off"),
+        ("cachepolicy.status.readWeight", "read"),
+    ],
+    ids=["policy", "pool", "switch", "status"],
+)
+def test_kubectl_explains_every_kind(cluster: Cluster, path: str, said: str) -> None:
+    """Whoever writes an object reads what a field is for without leaving the terminal."""
+    done = cluster.kubectl("explain", path)
+
+    assert 0 == done.returncode, done.stderr
+    assert said in " ".join(done.stdout.split()), done.stdout
 
 
 def test_unknown_version_is_refused(cluster: Cluster, namespace: str) -> None:

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from sternpost_core.rollout import BUCKETS, bucket_of
+from sternpost_operator.segments import CONTENT_ID_DIGITS
 from sternpost_running.chart_pods import account_token
 from sternpost_running.chat_load import Asked, ChatLoad, Stream, ask, running_load
 from sternpost_running.custom_resources import Resources, is_ready
@@ -245,6 +246,29 @@ def test_a_kill_counts_at_once_and_comes_back_by_a_ramp(
     assert ("hit", "off") == (before.reason, killed.reason)
     assert (100, 1, "Unkill") == (status["weight"], status["readWeight"], status["decisions"][-1]["action"])
     assert 0 == rollouts.failed["good"], rollouts.failures
+
+
+def test_both_gateways_and_the_status_name_versions_alike(
+    release: Release, resources: Resources, rollouts: ChatLoad
+) -> None:
+    """Each gateway counts by itself what it sees; the operator gives each content one number."""
+    status = resources.wait_for("CachePolicy", "good", lambda status: status.get("segments"), "versions")
+    named = {(one["segment"], one["version"], one["contentId"]) for one in status["segments"]}
+    wait_for(lambda: all(named <= _named(release, url) for url in release.gateways()), "all say the same")
+
+    assert {"prefix", "tail"} == {segment for segment, *_ in named}
+    assert all(_named(release, url) == named for url in release.gateways())
+
+
+def _named(release: Release, url: str) -> set[tuple[str, str, str]]:
+    """Return segment, version and the beginning of the content id of what a gateway has seen."""
+    told = release.client.get(f"{url}/sternpost/v1/templates").json()["policies"]
+    (versions,) = (one["versions"] for one in told if one["policy"] == f"{NAMESPACE}/good")
+    return {
+        (segment, one["version"], one["contentId"][:CONTENT_ID_DIGITS])
+        for segment, seen in versions.items()
+        for one in seen
+    }
 
 
 def test_one_tenants_kv_is_not_anothers(release: Release, resources: Resources) -> None:

@@ -12,89 +12,13 @@ import helm_python as helm
 import pytest
 import yaml
 
+from sternpost_fakes.chart_values import COMBINATIONS
 from sternpost_gateway import command as gateway
 from sternpost_gateway import command_kill as kill
 from sternpost_operator import command as operator
 from sternpost_operator.permissions import policy_rules
 
 CHART = Path(__file__).parents[2] / "charts" / "sternpost"
-
-COMBINATIONS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "one namespace": {"namespace": "agents"},
-    "own secrets": {
-        "gateway": {
-            "adminToken": {"existingSecret": "admin", "key": "t"},
-            "saltKey": {"existingSecret": "salt", "key": "s"},
-        }
-    },
-    "replaced credentials": {
-        "gateway": {"credentials": "replace", "engineKey": {"existingSecret": "vllm", "key": "key"}}
-    },
-    "static engines": {"gateway": {"engines": ["http://vllm-0:8000", "http://vllm-1:8000"]}},
-    "autoscaling": {"gateway": {"autoscaling": {"enabled": True}}},
-    "no disruption budget": {"gateway": {"podDisruptionBudget": {"enabled": False}}},
-    "ingress": {
-        "gateway": {
-            "ingress": {
-                "enabled": True,
-                "className": "nginx",
-                "hosts": [{"host": "llm.example", "tlsSecret": "tls"}],
-            }
-        }
-    },
-    "ingress without TLS": {"gateway": {"ingress": {"enabled": True, "hosts": [{"host": "llm.example"}]}}},
-    "route": {
-        "gateway": {
-            "httpRoute": {"enabled": True, "parentRefs": [{"name": "edge"}], "hostnames": ["llm.example"]}
-        }
-    },
-    "placement": {
-        "gateway": {
-            "nodeSelector": {"pool": "cpu"},
-            "tolerations": [{"key": "cpu", "operator": "Exists"}],
-            "affinity": {"nodeAffinity": {}},
-            "priorityClassName": "high",
-            "podAnnotations": {"a": "b"},
-            "env": [{"name": "STERNPOST_IDLE_SECONDS", "value": "60"}],
-        },
-        "imagePullSecrets": [{"name": "pull"}],
-    },
-    "clients that prove themselves": {
-        "gateway": {
-            "workers": 4,
-            "credentials": "none",
-            "tls": {"existingSecret": "served", "clientCaKey": "ca.crt", "minVersion": "1.3"},
-            "engineTls": {"existingSecret": "met", "serverName": "engine", "clientCertificate": True},
-            "clientKeys": {"existingSecret": "clients"},
-            "poolSecrets": [{"namespace": "agents", "name": "vllm"}],
-            "clientTokens": {"keysUrl": "https://login/keys", "issuer": "https://login", "audience": "a"},
-        }
-    },
-    "no operator": {"operator": {"enabled": False}},
-    "operator with figures": {
-        "operator": {
-            "prometheusUrl": "http://prometheus:9090",
-            "podAnnotations": {"a": "b"},
-            "nodeSelector": {"a": "b"},
-        }
-    },
-    "policies": {
-        "networkPolicy": {
-            "enabled": True,
-            "clients": [{"namespaceSelector": {}}],
-            "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
-        }
-    },
-    "open policies": {"networkPolicy": {"enabled": True}},
-    "monitoring": {
-        "monitoring": {
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-            "prometheusRule": {"enabled": True},
-            "dashboards": {"enabled": True, "annotations": {"folder": "Sternpost"}},
-        }
-    },
-}
 
 ALL = [pytest.param(values, id=name) for name, values in COMBINATIONS.items()]
 
@@ -210,6 +134,18 @@ def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> No
 
     assert [["cachekillswitches"]] == [rule["resources"] for rule in roles["ClusterRole"]["rules"]]
     assert "agents" == roles["Role"]["metadata"]["namespace"]
+
+
+@pytest.mark.parametrize(("namespace", "is_told"), [("", False), ("agents", True)], ids=["all", "one"])
+def test_the_operator_knows_how_far_gateways_see(namespace: str, is_told: bool) -> None:
+    """Where they see one namespace, a policy of another one is in nobody's way."""
+    (arguments,) = (
+        item["spec"]["template"]["spec"]["containers"][0]["args"]
+        for item in objects({"namespace": namespace})
+        if item["kind"] == "Deployment" and item["metadata"]["name"].endswith("operator")
+    )
+
+    assert is_told is ("--separate-namespaces" in arguments)
 
 
 def test_a_gateway_reads_the_secrets_of_pools_by_name_alone() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from docs.make_metrics import REFERENCE, REGISTRIES, ROOT, Metric, inventory, load_questions, render
 from sternpost_fakes.rules import names_in, rule_groups, rules
@@ -101,3 +102,22 @@ def _handles(path: Path, *, own: bool) -> set[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     return read if own else read | keys
+
+
+def test_the_autoscalers_query_asks_for_what_there_is() -> None:
+    """The guide's example scales a kind that can be scaled, by a recording rule of the chart."""
+    guide = (ROOT / "docs" / "guides" / "operator.md").read_text(encoding="utf-8")
+    section = guide.split("## Autoscaling", 1)[1].split("\n## ", 1)[0]
+    block = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    scaled = yaml.safe_load(block)["spec"]
+    crd = yaml.safe_load((ROOT / "crds" / "enginepools.sternpost.dev.yaml").read_text(encoding="utf-8"))[
+        "spec"
+    ]
+    query = scaled["triggers"][0]["metadata"]["query"]
+
+    target = {"apiVersion": f"{crd['group']}/{crd['versions'][0]['name']}", "kind": crd["names"]["kind"]}
+    assert target.items() <= scaled["scaleTargetRef"].items()
+    assert {"specReplicasPath", "statusReplicasPath", "labelSelectorPath"} == {
+        *crd["versions"][0]["subresources"]["scale"]
+    }
+    assert {"sternpost_suffix_prompt_tokens_total"} == sources_of(query, rule_groups())

@@ -42,7 +42,7 @@ def test_every_flag_reaches_the_settings() -> None:
         "--gateway-port",
         "1",
     ]
-    words += ["--health-port", "0", "--metrics-port", "2", "--workers", "3"]
+    words += ["--health-port", "0", "--metrics-port", "2", "--workers", "3", "--separate-namespaces"]
 
     assert OperatorSettings(
         kubeconfig="k",
@@ -52,6 +52,7 @@ def test_every_flag_reaches_the_settings() -> None:
         health_port=0,
         metrics_port=2,
         workers=3,
+        separate_namespaces=True,
     ) == parsed(*words)
     assert OperatorSettings(kubeconfig="/etc/kubeconfig", gateway_labels=GATEWAY_LABELS) == parsed()
 

@@ -1,5 +1,6 @@
 """A policy's status says whether it is accepted, where its rollout stands, and why."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from sternpost_core.policy_parse import parse
 from sternpost_fakes.crd_schema import CrdSchema
 from sternpost_fakes.policies import FULL, MISSING, SMALLEST, changed
 from sternpost_operator.analysis import Window
-from sternpost_operator.figures import Figures, Sample
+from sternpost_operator.figures import SAMPLE_NAMES, SHADOW_NAMES, Figures, Sample
 from sternpost_operator.plan import Plan
 from sternpost_operator.policy_decide import (
     PolicyObserved,
@@ -23,7 +24,7 @@ from sternpost_operator.policy_decide import (
     wants_figures,
 )
 from sternpost_operator.policy_status import append_decisions, read_rollout, write_rollout
-from sternpost_operator.rollout import Action, Decision, Phase, RolloutState
+from sternpost_operator.rollout import Action, Decision, Order, Phase, RolloutState
 from sternpost_operator.status_size import STATUS_BYTES_MAX, size_of
 
 NOW = 1_800_000_000.0
@@ -235,6 +236,35 @@ def test_written_rollout_reads_the_same(state: RolloutState) -> None:
 
     assert state == read_rollout(written)
     assert [] == in_schema(written)
+
+
+numbers = st.none() | st.floats()
+samples = st.builds(Sample, **dict.fromkeys(SAMPLE_NAMES, numbers))
+figures = st.builds(
+    Figures, canary=samples, control=samples, **dict.fromkeys((*SHADOW_NAMES, "config_age"), numbers)
+)
+observations = st.builds(
+    replace,
+    st.just(ACCEPTED),
+    figures=st.none() | figures,
+    no_figures=st.text(max_size=2048),
+    kill_level=st.sampled_from(KillLevel),
+    command=st.sampled_from([*(order.value for order in Order), "faster", ""]) | st.text(max_size=300),
+    pool=st.none() | st.just(ACCEPTED.pool),
+)
+
+
+@given(states, st.lists(observations, min_size=1, max_size=12))
+def test_whatever_is_observed_the_status_is_in_the_schema(
+    state: RolloutState, observed: list[PolicyObserved]
+) -> None:
+    """And within its size: a field that the server drops would be written again and again."""
+    status: Mapping[str, Any] = write_rollout(state)
+    for number, one in enumerate(observed):
+        status = decide_policy(one, status, NOW + 60 * number).status
+
+    assert [] == in_schema(status)
+    assert size_of(status) <= STATUS_BYTES_MAX
 
 
 JSON = st.recursive(

@@ -86,7 +86,7 @@ class FakeGateways(FakeProbes):
 class Scene:
     """A reconciler over a server in memory."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, *, separate: bool = False, **more: Any) -> None:
         self.api, self.clock = FakeApi(), FakeClock()
         self.engines, self.gateways = FakeEngines(), FakeGateways()
         queue = WorkQueue(self.clock)
@@ -103,7 +103,7 @@ class Scene:
             metrics=OperatorMetrics(CollectorRegistry()),
             **more,
         )
-        self.reconciler = Reconciler(self.world, Admission(self.world.store))
+        self.reconciler = Reconciler(self.world, Admission(self.world.store, separate=separate))
 
     def add(self, resource: Resource, value: Object) -> None:
         """Put an object on the server, and into the store as a watch would."""
@@ -274,6 +274,28 @@ async def test_younger_of_two_policies_stands_back() -> None:
         condition(second, "Accepted"),
     )
     assert "agents/support" in second["conditions"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("separate", "expected"),
+    [
+        pytest.param(False, ("False", "Conflict"), id="gateways-see-all-namespaces"),
+        pytest.param(True, ("True", "Valid"), id="gateways-see-one-namespace"),
+    ],
+)
+async def test_a_policy_of_another_namespace_is_in_the_way_of_gateways_that_see_both(
+    separate: bool, expected: tuple[str, str]
+) -> None:
+    """One request could match both there; where no gateway sees both, none could."""
+    scene = Scene(separate=separate)
+    scene.add(POLICIES, POLICY)
+    scene.add(POLICIES, changed(POLICY, "metadata", {"name": "support", "namespace": "others"}))
+    scene.add(POLICIES, changed(POLICY, "metadata", {"name": "second", "namespace": "others"}))
+    status = await scene.look(Key("CachePolicy", "others", "support"))
+    second = await scene.look(Key("CachePolicy", "others", "second"))
+
+    assert expected == condition(status, "Accepted")
+    assert ("False", "Conflict") == condition(second, "Accepted")
 
 
 async def test_older_policy_that_is_gone_makes_room() -> None:

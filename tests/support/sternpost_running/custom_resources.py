@@ -64,7 +64,11 @@ class Resources:
         seconds_max: float = READY_SECONDS_MAX,
     ) -> dict[str, Any]:
         """Wait until something holds of an object's status, and return the status."""
-        self.cluster.wait(lambda: holds(self.status(kind, name)), what, seconds_max)
+        try:
+            self.cluster.wait(lambda: holds(self.status(kind, name)), what, seconds_max)
+        except AssertionError as error:
+            # Why it does not hold is most often said by the object itself.
+            raise AssertionError(f"{error}; {kind} {name} says {self.status(kind, name)}") from error
         return self.status(kind, name)
 
     def events(self, name: str) -> list[str]:
