@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +19,7 @@ from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
 from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
 from sternpost_operator.health import serve_health
-from sternpost_operator.kube import Forbidden, KubeApi, connect
+from sternpost_operator.kube import Api, Forbidden, KubeApi, connect
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.permissions import missing_rights
 from sternpost_operator.prometheus import Prometheus, prometheus_client
@@ -37,6 +37,11 @@ RIGHTS_SECONDS: Final = 300.0
 
 START_SECONDS: Final = 2.0
 """Between two attempts to reach an API server at the start; without one there is nothing to do."""
+
+Pause = Callable[[float], Awaitable[None]]
+
+REFUSALS_MAX: Final = 5
+"""Of which the last one is believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,7 @@ async def _make_world(
     api = KubeApi(
         client, REQUEST_SECONDS, lambda verb, resource: metrics.api_calls.labels(verb, resource).inc()
     )
-    budgets = await _budgets(api)
+    budgets = await choose_budgets(api)
     store, queue = Store(), WorkQueue(clock)
     probe = await stack.enter_async_context(probe_client())
     gateways = await stack.enter_async_context(gateway_client())
@@ -125,17 +130,21 @@ async def _make_world(
     return world, Watcher(api, store, queue, clock, metrics, budgets)
 
 
-async def _budgets(api: KubeApi) -> Resource:
-    """Ask which disruption budgets the server has, for as long as it does not answer."""
+async def choose_budgets(api: Api, pause: Pause = asyncio.sleep) -> Resource:
+    """Ask which disruption budgets the server has, for as long as it does not answer; `pause` waits."""
+    refusals = 0
     while True:
         try:
             return await find_budgets(api)
         except Forbidden as error:
+            refusals += 1
             logger.error("%s", error)
-            return BUDGETS
+            # A server that has just started may not know anybody's rights yet; one that goes on means it.
+            if refusals >= REFUSALS_MAX:
+                return BUDGETS
         except SternpostError as error:
             logger.warning("waiting for the API server: %s", error)
-        await asyncio.sleep(START_SECONDS)
+        await pause(START_SECONDS)
 
 
 async def _watch_rights(world: World) -> None:

@@ -1,6 +1,7 @@
 """Watches and lists keep the store up with the cluster, and announce what has to be looked at."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.kube_api import FakeApi
 from sternpost_fakes.policies import SMALLEST, SMALLEST_POOL, SWITCH, changed
+from sternpost_operator.app import REFUSALS_MAX, START_SECONDS, choose_budgets
 from sternpost_operator.kube import ApiUnavailable, Forbidden, NotFound
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.resources import (
@@ -239,3 +241,36 @@ async def test_budgets_are_the_servers_version() -> None:
             raise NotFound("list poddisruptionbudgets.policy")
 
     assert (BUDGETS, BUDGETS_BEFORE_1_21) == (await find_budgets(FakeApi()), await find_budgets(Old()))
+
+
+@dataclass
+class Starting(FakeApi):
+    """A server that refuses everybody so many times, and then has the beta alone, as one before 1.21."""
+
+    refusals: int = 0
+
+    async def list_all(self, resource: Resource, *, labels: str = "", namespace: str = "") -> list[Object]:
+        """Refuse, or answer."""
+        right = f"list {resource.full_plural}"
+        if self.refusals:
+            self.refusals -= 1
+            raise Forbidden(right, "no such role")
+        raise NotFound(right)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "expected"),
+    [
+        pytest.param(REFUSALS_MAX - 1, BUDGETS_BEFORE_1_21, id="has-just-started"),
+        pytest.param(REFUSALS_MAX, BUDGETS, id="means-it"),
+    ],
+)
+async def test_a_server_that_has_just_started_is_asked_again(refusals: int, expected: Resource) -> None:
+    """It knows nobody's rights for a moment; an operator that believed it would list what there is not."""
+    waited: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waited.append(seconds)
+
+    assert expected == await choose_budgets(Starting(refusals=refusals), pause)
+    assert [START_SECONDS] * (REFUSALS_MAX - 1) == waited

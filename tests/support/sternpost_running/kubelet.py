@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class FakePod:
     process: subprocess.Popen[bytes] | None
     start: Callable[[], subprocess.Popen[bytes]] | None = None
     is_ready: bool | None = None
+    ending_since: float | None = None
 
 
 @dataclass(slots=True)
@@ -142,9 +144,18 @@ class FakeKubelet:
             api.patch(f"{_path(pod)}/status", json={"status": status}, headers=merge)
 
     def _remove(self, api: httpx.Client, pod: Pod) -> None:
-        fake = self.pods.pop(pod["metadata"]["uid"], None)
+        """Tell a pod's program to end; once it has, or has had its time, the pod goes. No other pod waits."""
+        uid = pod["metadata"]["uid"]
+        fake = self.pods.get(uid)
         if fake is not None and fake.process is not None:
+            if fake.ending_since is None:
+                fake.ending_since = time.monotonic()
+                fake.process.terminate()
+            is_late = time.monotonic() - fake.ending_since > END_SECONDS_MAX
+            if fake.process.poll() is None and not is_late:
+                return
             end_program(fake.process)
+        self.pods.pop(uid, None)
         api.request("DELETE", _path(pod), json={"gracePeriodSeconds": 0})
 
 
@@ -161,6 +172,7 @@ def running_kubelet(
     finally:
         kubelet.stop()
         thread.join(END_SECONDS_MAX)
+        # Whatever still runs has nobody left who could see how it ends.
         for fake in kubelet.pods.values():
             if fake.process is not None:
                 end_program(fake.process)
@@ -212,10 +224,7 @@ def _start_program(
 
 
 def end_program(process: subprocess.Popen[bytes]) -> None:
-    """End a program, by force where it must be, and whatever processes it has left behind."""
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_SECONDS_MAX)
+    """End a program by force, and whatever processes it has left behind."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(END_SECONDS_MAX)
