@@ -248,6 +248,13 @@ def test_rollout_follows_its_figures(resources: Resources, operator: RunningOper
     assert "shadow agreement 0.500 is under 0.95" == aborted["decisions"][-1]["reason"]
 
 
+def is_serving(resources: Resources, pod: str) -> bool:
+    """Tell whether a pod is ready."""
+    found = resources.cluster.get(f"/api/v1/namespaces/{resources.namespace}/pods/{pod}")
+    conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
+    return conditions.get("Ready") == "True"
+
+
 def test_gateways_are_asked(resources: Resources, operator: RunningOperator, gateway_pages: Path) -> None:
     """The switch's status follows the levels that they say, a policy's the versions that they have seen."""
     labels = {"app.kubernetes.io/name": "sternpost", "app.kubernetes.io/component": "gateway"}
@@ -278,8 +285,7 @@ def test_gateways_are_asked(resources: Resources, operator: RunningOperator, gat
     )
     resources.policy()
     resources.cluster.apply(pod)
-    path = f"/api/v1/namespaces/{resources.namespace}/pods/gateway-0"
-    resources.cluster.wait(lambda: "Ready" in json.dumps(resources.cluster.get(path)["status"]), "it runs")
+    resources.cluster.wait(lambda: is_serving(resources, "gateway-0"), "it runs")
     resources.cluster.apply({**switch, "spec": {"level": "NoSuffixReads"}})
     at = f"/apis/sternpost.dev/v1alpha1/cachekillswitches/{resources.namespace}"
 
