@@ -81,15 +81,21 @@ def is_known(cluster: Cluster, item: dict[str, Any]) -> bool:
 
 
 def everything(cluster: Cluster, namespace: str) -> set[str]:
-    """Return the names of all objects of a namespace and of the cluster, events and leases aside."""
-    found: set[str] = set()
-    for scope in ("--namespaced=true", "--namespaced=false"):
-        kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name", scope).stdout.split()
-        wanted = ",".join(kind for kind in kinds if kind.split(".")[0] not in UNSTEADY)
-        done = cluster.kubectl("get", wanted, "-n", namespace, "-o", "name")
-        assert 0 == done.returncode, done.stderr
-        found |= set(done.stdout.split())
-    return found
+    """Return kind and name of all objects of a namespace and of the cluster."""
+    groups = cluster.get("/apis")["groups"]
+    bases = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    return {
+        f"{kind['kind']}/{item['metadata']['name']}"
+        for base in bases
+        for kind in cluster.get(base)["resources"]
+        if "list" in kind.get("verbs", ()) and kind["name"] not in UNSTEADY
+        for item in cluster.get(_collection(base, kind, namespace))["items"]
+    }
+
+
+def _collection(base: str, kind: dict[str, Any], namespace: str) -> str:
+    inside = f"/namespaces/{namespace}" if kind["namespaced"] else ""
+    return f"{base}{inside}/{kind['name']}"
 
 
 def test_an_uninstall_leaves_nothing(cluster: Cluster, namespace: str, config: helm.Config) -> None:
@@ -101,7 +107,7 @@ def test_an_uninstall_leaves_nothing(cluster: Cluster, namespace: str, config: h
     config.uninstall(RELEASE)
 
     kinds = {name.split("/")[0] for name in installed}
-    assert {"clusterrole.rbac.authorization.k8s.io", "secret", "deployment.apps"} <= kinds
+    assert {"ClusterRole", "ConfigMap", "Deployment", "Ingress", "NetworkPolicy", "Secret"} <= kinds
     cluster.wait(lambda: everything(cluster, namespace) <= before, "nothing of the release is left")
 
 
