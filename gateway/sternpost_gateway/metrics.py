@@ -14,9 +14,9 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from sternpost_gateway.cold_limiter import ColdLimiter, Outcome
+from sternpost_gateway.collectors import Counter, Gauge, Histogram
 from sternpost_gateway.fleet import Engine, View
 from sternpost_gateway.kills import EVERYONE, KillTable
-from sternpost_gateway.labelled import Counter, Gauge, Histogram
 
 NO_POLICY: Final = ""
 """The policy label of requests that no policy matches."""

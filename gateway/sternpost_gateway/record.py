@@ -6,7 +6,6 @@ It runs after the last byte, and waits for nothing.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final
 
 from sternpost_core.hint import Operation, Reason, Report
@@ -34,9 +33,6 @@ DISCONNECTED: Final = "upstream_disconnected"
 SERVER_ERROR: Final = "5xx"
 """Outcomes; those that a read may have caused are also what trips an engine."""
 
-DIGEST_BYTES: Final = 12
-"""Of a session's name: two that share it would be counted as one, which is next to impossible."""
-
 SESSIONS_MAX: Final = 100_000
 """Sessions that are remembered, to count each once."""
 
@@ -56,7 +52,7 @@ class Recorder:
         self._tails = tails
         self._fleet = fleet
         self._trips = trips
-        self._sessions: Bounded[bytes, bool] = Bounded(SESSIONS_MAX)
+        self._sessions: Bounded[int, bool] = Bounded(SESSIONS_MAX)
 
     def answered(self, composed: Composed, relayed: Relayed) -> Report | None:
         """Record an exchange that an engine answered, and return what it reported about its store."""
@@ -70,7 +66,7 @@ class Recorder:
             self._trips.failed(composed.engine, failure)
         if relayed.is_stream and relayed.first_byte is not None:
             seconds = relayed.first_byte - composed.planned.identified.received.arrived
-            path, exemplar = _path(report, relayed), _exemplar(composed)
+            path, exemplar = _path(report, relayed), composed.planned.identified.received.trace.exemplar
             self._metrics.first_token_seconds.labels(policy, arm, path).observe(seconds, exemplar)
             between = inter_token_seconds(relayed)
             if between is not None:
@@ -96,8 +92,8 @@ class Recorder:
             return
         session = planned.identified.session or planned.conversation or ""
         arm = arm_label(planned)
-        key = f"{planned.policy.full_name} {arm} {planned.identified.tenant!r} {session}"
-        name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
+        # A name may be long, and two of one hash, which count as one, are next to impossible among so many.
+        name = hash((planned.policy.full_name, arm, planned.identified.tenant, session))
         if self._sessions.get(name) is None:
             self._sessions.put(name, True)
             self._metrics.sessions.labels(policy_label(planned), arm).inc()
@@ -190,11 +186,6 @@ def arm_label(planned: Planned) -> str:
 def policy_label(planned: Planned) -> str:
     """Return the policy label of a request."""
     return planned.policy.full_name if planned.policy else NO_POLICY
-
-
-def _exemplar(composed: Composed) -> dict[str, str] | None:
-    found = composed.planned.identified.received.trace.exemplar
-    return None if found is None else dict(found)
 
 
 def _path(report: Report | None, relayed: Relayed) -> str:
