@@ -9,22 +9,27 @@ from typing import Final
 WORKER_LABEL: Final = "worker"
 
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{)?")
+END: Final = "# EOF"
+"""The last line of a page in the format of OpenMetrics, after which nothing may come."""
+
 _COMMENT: Final = re.compile(r"# (?:HELP|TYPE) ")
 
 
 def merge_pages(pages: Mapping[int, str]) -> str:
     """
-    Return the pages of workers, by their index, as one page in the text format of Prometheus.
+    Return the pages of workers, by their index, as one page in their format, Prometheus' text or OpenMetrics.
 
-    Each sample gets the label `worker`. In a plain sum, a worker that starts anew would take its part of a
-    counter with it, and whoever computes a rate would take what is left for an increase.
+    Each sample gets the label `worker`, and keeps its exemplar. In a plain sum, a worker that starts anew
+    would take its part of a counter with it, and whoever computes a rate would take what is left for an
+    increase.
     """
     families: dict[str, list[str]] = {}
     for index, page in pages.items():
         for head, samples in _families(page):
             lines = families.setdefault(head, [])
             lines.extend(_labelled(sample, index) for sample in samples)
-    return "".join("\n".join((head, *lines)) + "\n" for head, lines in families.items())
+    merged = "".join("\n".join((head, *lines)) + "\n" for head, lines in families.items())
+    return f"{merged}{END}\n" if any(page.endswith(f"{END}\n") for page in pages.values()) else merged
 
 
 def _families(page: str) -> list[tuple[str, list[str]]]:
@@ -32,7 +37,7 @@ def _families(page: str) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     for line in page.splitlines():
         if _COMMENT.match(line) is None:
-            if found and line:
+            if found and line and line != END:
                 found[-1][1].append(line)
         elif found and not found[-1][1] and found[-1][0].startswith("# HELP ") and line.startswith("# TYPE "):
             found[-1] = (f"{found[-1][0]}\n{line}", [])

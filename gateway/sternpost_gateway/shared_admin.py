@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,6 +27,10 @@ ORDERS: Final = frozenset({KILL_PATH, WARM_PATH})
 OK_STATUSES: Final = frozenset({200, 202})
 UNANSWERED_STATUS: Final = 500
 """Of an order that a worker has not answered: the order may not count there yet."""
+
+ACCEPT: Final = "accept"
+PROMETHEUS_TEXT: Final = "text/plain"
+"""What a scrape accepts that reads Prometheus' text format alone."""
 
 AUTHORIZATION: Final = "authorization"
 JSON: Final = {"content-type": "application/json"}
@@ -47,15 +51,17 @@ class SharedAdmin:
             return
         request = Request(scope, receive)
         try:
-            response = await (self._metrics() if path == METRICS_PATH else self._order(request))
+            response = await (self._metrics(request) if path == METRICS_PATH else self._order(request))
         except SternpostError as error:
             answer = answer_of(error)
             response = Response(answer.body, answer.status, headers=JSON)
         await response(scope, receive, send)
 
-    async def _metrics(self) -> Response:
-        page = await shared_page(self._siblings)
-        return Response(page, headers={"content-type": CONTENT_TYPE_LATEST})
+    async def _metrics(self, request: Request) -> Response:
+        accepted = request.headers.get(ACCEPT, "")
+        _, content_type = choose_encoder(accepted)
+        page = await shared_page(self._siblings, accepted)
+        return Response(page, headers={"content-type": content_type})
 
     async def _order(self, request: Request) -> Response:
         headers = {ASKER_HEADER: asker_of(request)}
@@ -66,9 +72,9 @@ class SharedAdmin:
             return joined(await self._siblings.ask(request.method, request.url.path, headers, body))
 
 
-async def shared_page(siblings: Siblings) -> str:
-    """Return the metrics of all workers that answer as one page, in the text format of Prometheus."""
-    said = await siblings.ask("GET", METRICS_PATH, {})
+async def shared_page(siblings: Siblings, accepted: str = PROMETHEUS_TEXT) -> str:
+    """Return the metrics of all workers that answer as one page, in the format of a header `Accept`."""
+    said = await siblings.ask("GET", METRICS_PATH, {ACCEPT: accepted})
     return merge_pages({one.worker: one.body.decode() for one in said if one.status == 200})
 
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import ADMIN_TOKEN
@@ -29,8 +31,15 @@ KILL_PATH = "/sternpost/v1/kill"
 BEARER = {"authorization": f"Bearer {ADMIN_TOKEN}"}
 CHAT = {"model": "qwen", "messages": [{"role": "user", "content": "hi"}]}
 
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
 STARTED_SECONDS_MAX = 30.0
 """Within which a worker that has died must serve again."""
+
+
+def metrics_of(page: str) -> dict[str, Metric]:
+    """Return what a page of OpenMetrics holds, by name; one that is not well-formed is refused."""
+    return {metric.name: metric for metric in text_string_to_metric_families(page)}  # type: ignore[no-untyped-call]
 
 
 def test_metrics_of_workers_are_one_page() -> None:
@@ -45,6 +54,27 @@ def test_metrics_of_workers_are_one_page() -> None:
         '# HELP b B.\n# TYPE b gauge\nb{worker="0"} 3.0\nb{worker="1"} 3.0\n'
     )
     assert expected == merge_pages({0: page, 1: page})
+
+
+def test_pages_of_openmetrics_keep_their_exemplars_and_end_once() -> None:
+    """Each is beside the sample of its worker, whose trace it names; nothing comes behind the end."""
+    pages = {
+        worker: "# HELP h H.\n# TYPE h histogram\n"
+        f'h_bucket{{le="1.0"}} 1.0 # {{trace_id="{worker}a"}} 0.5 17.5\nh_bucket{{le="+Inf"}} 1.0\n'
+        "h_count 1.0\nh_sum 0.5\n# EOF\n"
+        for worker in range(2)
+    }
+    merged = merge_pages(pages)
+
+    samples = metrics_of(merged)["h"].samples
+    kept = {
+        sample.labels["worker"]: (sample.exemplar.labels, sample.exemplar.value)
+        for sample in samples
+        if sample.exemplar is not None
+    }
+    assert {worker: ({"trace_id": f"{worker}a"}, 0.5) for worker in "01"} == kept
+    assert 8 == len(samples)
+    assert ["# EOF"] == [line for line in merged.splitlines() if "EOF" in line]
 
 
 @pytest.mark.parametrize(
@@ -183,6 +213,23 @@ async def test_two_workers_are_one_gateway(tmp_path: Path) -> None:
     assert ({"0", "1"}, 32.0) == (set(counted), sum(counted.values()))
     assert [200, 200] == [one["status"] for one in done.json()["workers"]]
     assert done.json()["persisted"] and "http 127.0.0.1" == done.json()["latches"][0]["by"]
+
+
+async def test_a_scrape_that_reads_openmetrics_sees_the_traces_of_all_workers(tmp_path: Path) -> None:
+    """Exemplars of each, on one page with one end; in the other format there is none."""
+    stream = {**CHAT, "stream": True}
+    # No collector is there: what it would be sent is dropped, and requests are traced all the same.
+    flags = ("--otlp-endpoint", "http://127.0.0.1:9")
+    async with running_engine() as engine, two_workers(tmp_path, engine, *flags) as (_, client):
+        for _ in range(32):
+            await client.post("/v1/chat/completions", json=stream)
+        scraped = await client.get("/metrics", headers={"accept": OPENMETRICS})
+        text = await client.get("/metrics")
+
+    samples = metrics_of(scraped.text)["sternpost_gateway_ttft_seconds"].samples
+    assert {"0", "1"} == {sample.labels["worker"] for sample in samples if sample.exemplar is not None}
+    assert scraped.headers["content-type"].startswith("application/openmetrics-text")
+    assert (True, False) == (text.headers["content-type"].startswith("text/plain"), "trace_id" in text.text)
 
 
 async def test_workers_drain_and_end_together(tmp_path: Path) -> None:
