@@ -345,16 +345,18 @@ ENGINE: Final = Dashboard(
             alerts=("SternpostCopyFailures",),
         ),
         Panel(
-            title="False hits",
-            about="Lookups in an hour that found the hash of other tokens; none of them is ever used.",
+            title="False hits and isolation violations",
+            about="In an hour: equal hashes of other tokens; tails of other tenants, found or read.",
             unit="short",
             queries=(
                 Query(
                     f"sum by (sternpost_dev_pool) (increase(sternpost_suffix_false_hits_total{{{_E}}}[1h]))",
                     "{{sternpost_dev_pool}}",
                 ),
+                Query(f"sum(increase(sternpost_suffix_isolation_violations_total{{{_E}}}[1h]))", "found"),
+                Query(f"sum(increase(sternpost_gateway_isolation_violations_total{{{_N}}}[1h]))", "read"),
             ),
-            alerts=("SternpostFalseHits",),
+            alerts=("SternpostFalseHits", "SternpostIsolationViolation"),
         ),
     ),
 )

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     TAIL_SHARE_TOO_SMALL = "tail_share_too_small"
     TAIL_TOO_LONG = "tail_too_long"
     FALSE_HIT = "false_hit"
+    FOREIGN_TAIL = "foreign_tail"
     ANCHOR_UNSUPPORTED = "anchor_unsupported"
     MIDDLE_OVER_ANCHOR = "middle_over_anchor"
     MIDDLE_TOO_LONG = "middle_too_long"
@@ -119,7 +120,8 @@ class Report:
     What the engine did for one request; the three counts add up to the prompt's tokens.
 
     `engine` is the model batch id: it changes with every start of the engine, so that a gateway notices
-    when everything that it believed about the engine's store is void.
+    when everything that it believed about the engine's store is void. `owner` names the scope whose stored
+    tail was read, as `keys.owner_of` does; it is empty where none was, or where the tail has no salt.
     """
 
     prefix_tokens: int
@@ -127,6 +129,7 @@ class Report:
     computed_tokens: int
     reason: Reason
     engine: str = ""
+    owner: str = ""
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as a client reads it, `v` first."""
@@ -169,13 +172,14 @@ def parse_report(mapping: object) -> Report | None:
     if not all(_is_count(count) for count in counts):
         return None
     prefix, suffix, computed = (int(count) for count in counts if count is not None)
-    engine = mapping.get("engine")
+    engine, owner = mapping.get("engine"), mapping.get("owner")
     return Report(
         prefix_tokens=prefix,
         suffix_tokens=suffix,
         computed_tokens=computed,
         reason=Reason(reason),
         engine=engine if isinstance(engine, str) else "",
+        owner=owner if isinstance(owner, str) else "",
     )
 
 

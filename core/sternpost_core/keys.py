@@ -21,6 +21,8 @@ CACHE_SALT_PREFIX: Final = "sternpost-"
 SECRET_BYTES_MIN: Final = 16
 """A shorter secret could be guessed from the salts that an engine sees."""
 
+_OWNER_DOMAIN: Final = b"sternpost-owner"
+_OWNER_BYTES: Final = 8
 _SALT_DOMAIN: Final = "sternpost.dev/cache-salt"
 _CONVERSATION_DOMAIN: Final = "sternpost.dev/conversation"
 _KEY_VERSION: Final = 1
@@ -52,6 +54,18 @@ def cache_salt(
     parts = [*scope, ("prefix_epoch", str(prefix_epoch))]
     message = tagged(_SALT_DOMAIN, _KEY_VERSION, isolation.value, _encoded(parts))
     return CACHE_SALT_PREFIX + hmac.new(secret, message, hashlib.sha256).hexdigest()
+
+
+def owner_of(salt: str) -> str:
+    """
+    Return the name of the sharing scope that a cache salt stands for: 16 hexadecimal digits, or nothing.
+
+    It tells the salt to nobody, so that an answer can carry it. Where there is no salt, there is no scope.
+    """
+    if not salt:
+        return ""
+    raw = salt.encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(raw, digest_size=_OWNER_BYTES, person=_OWNER_DOMAIN).hexdigest()
 
 
 def conversation_key(

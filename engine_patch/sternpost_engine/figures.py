@@ -26,6 +26,7 @@ def counters_of(planner: TailPlanner, tokens: Mapping[str, int]) -> Figures:
     return {
         "lookups": _by_label(planner.lookups),
         "false_hits": {"": planner.lookups[Found.FALSE_HIT]},
+        "isolation_violations": {"": planner.lookups[Found.FOREIGN]},
         "requests": _by_label(planner.requests),
         "tokens": _by_label(tokens),
         "evictions": _by_label(index.evictions),

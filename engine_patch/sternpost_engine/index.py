@@ -54,6 +54,7 @@ class Found(StrEnum):
     BUILDING = "building"
     ABSENT = "absent"
     FALSE_HIT = "false_hit"
+    FOREIGN = "foreign"
 
 
 @dataclass(slots=True)
@@ -203,13 +204,14 @@ class SuffixIndex:
             record.last_write = self._clock.monotonic()
             self.inserts += 1
 
-    def acquire(self, entry: int) -> None:
-        """Take a reference on a live tail, and count the hit."""
+    def acquire(self, entry: int) -> Record:
+        """Take a reference on a live tail, count the hit, and return its record."""
         record = self._records[entry]
         assert record.state is State.LIVE, "only a live tail can be read"
         record.references += 1
         record.hits += 1
         record.last_read = self._clock.monotonic()
+        return record
 
     def release(self, entry: int) -> None:
         """Give a reference back; the last one frees a retired tail."""

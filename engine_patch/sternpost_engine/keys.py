@@ -52,6 +52,10 @@ class TailKey:
         """The number of tokens in the tail."""
         return len(self.tokens) // array("i").itemsize
 
+    def same_owner(self, other: TailKey) -> bool:
+        """Whether both belong to one sharing scope, so that whoever asks for one may read the other."""
+        return self.identity.salt == other.identity.salt
+
     def same_tail(self, other: TailKey) -> bool:
         """Whether both name the same tail: compared whole, never by the hash."""
         return self.identity == other.identity and self.tokens == other.tokens

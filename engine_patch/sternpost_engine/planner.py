@@ -132,6 +132,11 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return track.reason if track is not None else Reason.NOT_ASKED
 
+    def owner(self, request_id: str) -> str:
+        """Whose tail the request reads, as reports name scopes; empty when it reads none."""
+        track = self._tracks.get(request_id)
+        return track.owner if track is not None and track.reason is Reason.HIT else ""
+
     def register_max(self, request_id: str) -> int | None:
         """How many of the request's first tokens may be registered in the prefix store; None: all."""
         track = self._tracks.get(request_id)

@@ -15,8 +15,10 @@ from hashlib import sha256
 from typing import Final
 
 from sternpost_core.hint import Reason
+from sternpost_core.keys import owner_of
 from sternpost_engine.calibration import Job, mix_for
-from sternpost_engine.index import Found, Record, SuffixIndex
+from sternpost_engine.index import Found, Lookup, Record, SuffixIndex
+from sternpost_engine.keys import TailKey
 from sternpost_engine.marking import Marker
 from sternpost_engine.matching import Run
 from sternpost_engine.operations import Splice
@@ -25,6 +27,14 @@ from sternpost_engine.tracks import Course, Room, Space, Track
 
 OWN_ROWS: Final = 2
 """A read takes two rows of the batch at least: its own, and the middle's."""
+
+MISSES: Final[Mapping[Found, Reason]] = {
+    Found.ABSENT: Reason.NOT_BUILT,
+    Found.BUILDING: Reason.BUILDING,
+    Found.FALSE_HIT: Reason.FALSE_HIT,
+    Found.FOREIGN: Reason.FOREIGN_TAIL,
+}
+"""Why a read goes on exactly, by what was found for it."""
 
 _SPACE_DOMAIN: Final = b"sternpost-approximate-1"
 
@@ -173,8 +183,19 @@ class TailReads:
     def _live(self, track: Track) -> Record | None:
         if not track.reads or track.key is None:
             return None
-        lookup = self._index.look_up(track.key)
+        lookup = self._look_up(track.key)
         return lookup.record if lookup.found is Found.LIVE else None
+
+    def _look_up(self, key: TailKey) -> Lookup:
+        """
+        Find a tail; one of another scope is not handed out, whatever the index makes of its key.
+
+        The index compares keys whole, so there is none. Who reads whose text must not hang on that alone.
+        """
+        lookup = self._index.look_up(key)
+        if lookup.record is not None and not lookup.record.key.same_owner(key):
+            return Lookup(Found.FOREIGN)
+        return lookup
 
     def _seed(self, track: Track, record: Record) -> bytes:
         """
@@ -197,13 +218,12 @@ class TailReads:
 
     def _find(self, track: Track) -> Reason | None:
         assert track.key is not None
-        lookup = self._index.look_up(track.key)
+        lookup = self._look_up(track.key)
         if lookup.found is Found.LIVE and lookup.record is not None:
             track.entry = lookup.record.entry
             return None
         self.lookups[lookup.found] += 1
-        reasons = {Found.BUILDING: Reason.BUILDING, Found.FALSE_HIT: Reason.FALSE_HIT}
-        return reasons.get(lookup.found, Reason.NOT_BUILT)
+        return MISSES[lookup.found]
 
     def _covered(self, track: Track, exact_hit: int) -> bool:
         """Whether the prefix store has so much of the tail exactly that the rest is not worth a copy."""
@@ -233,18 +253,20 @@ class TailReads:
     def _touch(self, track: Track) -> None:
         """Count a read that copied nothing, so that its tail is not the next one to be evicted."""
         assert track.entry is not None, "a read is covered when its tail was found"
-        self._index.acquire(track.entry)
+        self._attach(track, track.entry)
         self._index.release(track.entry)
+
+    def _attach(self, track: Track, entry: int) -> Record:
+        """Take a reference on the tail that is read, count the hit, and note whose tail it is."""
+        record = self._index.acquire(entry)
         self.lookups[Found.LIVE] += 1
-        track.reason = Reason.HIT
+        track.reason, track.owner = Reason.HIT, owner_of(record.key.identity.salt)
+        return record
 
     def _splice(self, track: Track, request_id: str, hit: int, approximate: int) -> Splice:
         assert track.entry is not None, "match found a live tail"
-        self._index.acquire(track.entry)
-        self.lookups[Found.LIVE] += 1
-        track.reason = Reason.HIT
-        job, record = self._jobs.get(track.entry), self._index.record(track.entry)
-        ready = sorted(record.variants) if record is not None else []
+        record, job = self._attach(track, track.entry), self._jobs.get(track.entry)
+        ready = sorted(record.variants)
         return Splice(
             request_id,
             track.entry,

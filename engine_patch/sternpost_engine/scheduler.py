@@ -367,25 +367,32 @@ class SternpostScheduler(AsyncScheduler):
             self.running.remove(request)
             self._preempt_request(request, time.monotonic(), drop_stale_output=True)
 
-    def _reasons(self, scheduler_output: Any) -> dict[str, Reason]:
-        """Note why the requests whose first output this may be go their way: some end in this step."""
+    def _reasons(self, scheduler_output: Any) -> dict[str, tuple[Reason, str]]:
+        """
+        Note why the requests whose first output this may be go their way, and whose tails they read.
+
+        Some end in this step.
+        """
+        planner = self._side.planner
         return {
-            request_id: self._side.planner.reason(request_id)
+            request_id: (planner.reason(request_id), planner.owner(request_id))
             for request_id in scheduler_output.num_scheduled_tokens
             if (request := self.requests.get(request_id)) is not None and request.prefill_stats is not None
         }
 
-    def _report(self, output: Any, reasons: dict[str, Reason]) -> None:
+    def _report(self, output: Any, reasons: dict[str, tuple[Reason, str]]) -> None:
         stats = output.prefill_stats
         if output.request_id.startswith((SAMPLE_PREFIX, SELF_TEST_PREFIX)):
             return
         prefix, suffix = stats.num_local_cached_tokens, stats.num_external_cached_tokens
+        reason, owner = reasons.get(output.request_id, (Reason.NOT_ASKED, ""))
         report = Report(
             prefix_tokens=prefix,
             suffix_tokens=suffix,
             computed_tokens=stats.num_prompt_tokens - prefix - suffix,
-            reason=reasons.get(output.request_id, Reason.NOT_ASKED),
+            reason=reason,
             engine=self._engine_id,
+            owner=owner,
         )
         self._side.count_tokens(prefix, suffix, report.computed_tokens)
         output.kv_transfer_params = {**(output.kv_transfer_params or {}), HINT_FIELD: report.to_mapping()}

@@ -144,6 +144,11 @@ _COUNTERS: Final = {
         "Lookups that found the hash of other tokens: computed exactly, never used.",
         "",
     ),
+    "isolation_violations": (
+        "sternpost_suffix_isolation_violations",
+        "Lookups that found the tail of another tenant or session: computed exactly, never used.",
+        "",
+    ),
     "builds": ("sternpost_suffix_builds", "Builds of tails, by how far they came.", "outcome"),
 }
 """Per counter: name, help, and its own label besides vLLM's."""

@@ -61,7 +61,7 @@ class Track:
 
     `begin` is where copying begins, `space` the namespace that its blocks past the exact part are
     registered in, and `register_max` how many of its first tokens may be registered in the prefix store
-    now; None means all.
+    now; None means all. `owner` is the sharing scope of the tail that it reads.
     """
 
     total: int
@@ -69,6 +69,7 @@ class Track:
     hint: Hint | None = None
     key: TailKey | None = None
     entry: int | None = None
+    owner: str = ""
     building: bool = False
     captured: bool = False
     course: Course = Course.ASKED

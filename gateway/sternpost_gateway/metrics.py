@@ -141,6 +141,12 @@ class Metrics:
             ["policy", "reason"],
             registry=registry,
         )
+        self.isolation_violations = Counter(
+            "sternpost_gateway_isolation_violations_total",
+            "Answers for which an engine read the tail of another tenant or session, as it reports.",
+            ["policy"],
+            registry=registry,
+        )
         self.builds = Counter(
             "sternpost_gateway_builds_total",
             "Tail builds by outcome.",

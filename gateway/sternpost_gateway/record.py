@@ -6,9 +6,12 @@ It runs after the last byte, and waits for nothing.
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from typing import Final
 
 from sternpost_core.hint import Operation, Reason, Report
+from sternpost_core.keys import owner_of
 from sternpost_core.rollout import Arm
 from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.compose import Composed
@@ -23,6 +26,8 @@ from sternpost_gateway.router import Lesson
 from sternpost_gateway.tails import Tails
 from sternpost_gateway.trips import Trips
 
+logger = logging.getLogger(__name__)
+
 LENGTH_FIELDS: Final = ("max_tokens", "max_completion_tokens")
 """Where a client says how many tokens its answer may have."""
 
@@ -31,7 +36,11 @@ CUT: Final = "upstream_cut"
 CLIENT_GONE: Final = "client_gone"
 DISCONNECTED: Final = "upstream_disconnected"
 SERVER_ERROR: Final = "5xx"
+FOREIGN_OWNER: Final = "foreign_owner"
 """Outcomes; those that a read may have caused are also what trips an engine."""
+
+DIGEST_BYTES: Final = 12
+"""Of a session's name: two that share it would be counted as one, which is next to impossible."""
 
 SESSIONS_MAX: Final = 100_000
 """Sessions that are remembered, to count each once."""
@@ -40,7 +49,7 @@ FOUND: Final = frozenset({Reason.HIT})
 MISSING: Final = frozenset({Reason.NOT_BUILT, Reason.FALSE_HIT})
 """What a read's report says about whether the engine holds the tail; other reasons say nothing about it."""
 
-FAILED: Final = frozenset({Reason.COPY_FAILED, Reason.FALSE_HIT})
+FAILED: Final = frozenset({Reason.COPY_FAILED, Reason.FALSE_HIT, Reason.FOREIGN_TAIL})
 """What a read's report says when the engine's store is not as it ought to be."""
 
 
@@ -52,7 +61,7 @@ class Recorder:
         self._tails = tails
         self._fleet = fleet
         self._trips = trips
-        self._sessions: Bounded[int, bool] = Bounded(SESSIONS_MAX)
+        self._sessions: Bounded[bytes, bool] = Bounded(SESSIONS_MAX)
 
     def answered(self, composed: Composed, relayed: Relayed) -> Report | None:
         """Record an exchange that an engine answered, and return what it reported about its store."""
@@ -61,6 +70,8 @@ class Recorder:
         self._metrics.requests.labels(policy, arm, outcome).inc()
         self._count_session(composed.planned)
         report = report_of(relayed.usage)
+        if names_another(composed.planned, report):
+            self._violated(composed, policy)
         self._record_reuse(composed, policy, report)
         if asks_to_read(composed) and (failure := read_failure(relayed, report)) is not None:
             self._trips.failed(composed.engine, failure)
@@ -82,6 +93,16 @@ class Recorder:
         """Record an exchange that the gateway answered itself, or that nobody waited for."""
         self._metrics.requests.labels(policy, arm, outcome).inc()
 
+    def _violated(self, composed: Composed, policy: str) -> None:
+        """Count that a tail of another scope was read, and keep the engine from reading any."""
+        self._metrics.isolation_violations.labels(policy).inc()
+        logger.critical(
+            "request %s: %s read a tail of another tenant or session",
+            composed.planned.identified.received.request_id,
+            composed.engine.url,
+        )
+        self._trips.trip(composed.engine, FOREIGN_OWNER)
+
     def _count_session(self, planned: Planned) -> None:
         """
         Count a policy's session when it is new to its arm; without a name, its conversation stands for it.
@@ -92,8 +113,8 @@ class Recorder:
             return
         session = planned.identified.session or planned.conversation or ""
         arm = arm_label(planned)
-        # A name may be long, and two of one hash, which count as one, are next to impossible among so many.
-        name = hash((planned.policy.full_name, arm, planned.identified.tenant, session))
+        key = f"{planned.policy.full_name} {arm} {planned.identified.tenant!r} {session}"
+        name = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=DIGEST_BYTES).digest()
         if self._sessions.get(name) is None:
             self._sessions.put(name, True)
             self._metrics.sessions.labels(policy_label(planned), arm).inc()
@@ -146,6 +167,13 @@ def asks_to_read(composed: Composed) -> bool:
     """Say whether the engine was asked for a suffix read."""
     hint = composed.outlook.hint
     return hint is not None and hint.op is Operation.READ
+
+
+def names_another(planned: Planned, report: Report | None) -> bool:
+    """Say whether an engine reports that it read the tail of a scope that is not the request's."""
+    if report is None or not report.owner or planned.salt is None:
+        return False
+    return report.owner != owner_of(planned.salt)
 
 
 def read_failure(relayed: Relayed, report: Report | None) -> str | None:

@@ -105,9 +105,14 @@ class Trips:
         record.failures.append(now)
         if len(record.failures) == FAILURES_MAX and now - record.failures[0] <= WINDOW_SECONDS:
             record.failures.clear()
-            self._trip(engine, reason)
+            self._begin(engine, reason)
 
-    def _trip(self, engine: Engine, reason: str) -> None:
+    def trip(self, engine: Engine, reason: str) -> None:
+        """Give an engine no more suffix reads, at once: for what must not happen even a second time."""
+        if not self.is_tripped(engine):
+            self._begin(engine, reason)
+
+    def _begin(self, engine: Engine, reason: str) -> None:
         record, now = self._record(engine), self._clock.monotonic()
         seconds = next_seconds(record.trip, now)
         record.trip = trip = Trip(engine, now + seconds, seconds, reason)

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from sternpost_core.hint import Correction, Reason
+from sternpost_core.keys import owner_of
 from sternpost_engine.operations import Capture, Operations, Span
 from sternpost_engine.planner import SAMPLE_PREFIX
 from sternpost_engine.self_test import Probe
 from sternpost_engine.tracks import Room
-from sternpost_fakes.tail_requests import (
-    WIDE,
-    read_facts,
-)
+from sternpost_fakes.tail_requests import WIDE, admit, build, build_facts, read_facts
 from sternpost_fakes.vllm_scheduler import (
     FULL_ROWS,
     FULL_TOKENS,
@@ -197,6 +195,22 @@ def test_requests_are_reported_and_samples_are_not() -> None:
     assert (4, 14, 10, Reason.NOT_BUILT.value, "engine") == tuple(
         report[key] for key in ("prefix_tokens", "suffix_tokens", "computed_tokens", "reason", "engine")
     )
+
+
+def test_a_hits_report_names_whose_tail_was_read() -> None:
+    """The gateway holds it to the salt that it sent; the salt itself is told to nobody."""
+    planner = planner_of()
+    build(planner, build_facts("build", salt="salt of acme"))
+    admit(planner, read_facts("read", salt="salt of acme"))
+    scheduler = make_scheduler(planner)
+    scheduler.requests["read"] = request_named("read")
+    answer = answered("read", 28, 4, 14)
+
+    end_step(scheduler, {0: SimpleNamespace(outputs=[answer])}, {"read": 1})
+
+    report = answer.kv_transfer_params["sternpost"]
+    assert ("hit", owner_of("salt of acme")) == (report["reason"], report["owner"])
+    assert "salt of acme" not in str(report)
 
 
 def test_self_test_asks_as_a_request_of_vllm() -> None:

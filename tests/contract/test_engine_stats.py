@@ -149,7 +149,7 @@ def test_every_metric_has_the_products_prefix_and_a_help(stats: ModuleType) -> N
 
     found = list(registry.collect())
 
-    assert 17 == len(found)
+    assert 18 == len(found)
     assert [] == [one.name for one in found if not one.name.startswith("sternpost_suffix_")]
     assert [] == [one.name for one in found if not one.documentation.endswith(".")]
 

@@ -105,6 +105,7 @@ def test_a_hit_computes_the_middle_the_head_and_the_last_tokens_alone(
         "suffix_tokens": len(tail.tokens) - head - last,
         "computed_tokens": middle + head + last,
         "reason": "hit",
+        "owner": "",
     } == {key: answer.report[key] for key in answer.report if key not in ("v", "engine")}
     assert middle + head + last == computed
     assert len(tail.tokens) - head - last == answer.usage["prompt_tokens_details"]["cached_tokens"]

@@ -62,9 +62,9 @@ SETTLED_SECONDS_MAX: Final = 90.0
 ANSWER_SECONDS_MAX: Final = 120.0
 
 UNCOUNTED: Final = re.compile(
-    r"sternpost_(suffix_(evictions|false_hits|copy_failed|lock_wait)"
+    r"sternpost_(suffix_(evictions|false_hits|isolation_violations|copy_failed|lock_wait)"
     r"|gateway_(sheds|retries|trips|ejections|fallthroughs|departures|departed_tokens|volatile|kills|shadow"
-    r"|demotions)"
+    r"|demotions|isolation_violations)"
     r"|operator_policy_phase\{phase=\"Holding\"\})"
 )
 """What a short and healthy run may leave uncounted, so that there is nothing to show."""

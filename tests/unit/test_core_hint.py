@@ -42,6 +42,7 @@ reports = st.builds(
     computed_tokens=counts,
     reason=st.sampled_from(Reason),
     engine=st.text(max_size=8),
+    owner=st.text("0123456789abcdef", max_size=16),
 )
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -57,6 +58,7 @@ REPORT: dict[str, Any] = {
     "computed_tokens": 3,
     "reason": "hit",
     "engine": "e",
+    "owner": "0f",
 }
 
 
@@ -78,7 +80,7 @@ def test_missing_keys_take_their_defaults_and_unknown_ones_are_ignored() -> None
 
     assert expected == parse_hint({**HINT, "colour": "red"})
     assert Report(prefix_tokens=1, suffix_tokens=2, computed_tokens=3, reason=Reason.HIT) == parse_report(
-        {**{key: value for key, value in REPORT.items() if key != "engine"}, "colour": 1}
+        {**{key: value for key, value in REPORT.items() if key not in ("engine", "owner")}, "colour": 1}
     )
 
 
@@ -159,9 +161,10 @@ def test_any_report_is_read_or_none(value: object, key: str) -> None:
     parse_report({**REPORT, key: value})
 
 
-def test_engine_that_is_no_text_is_unknown() -> None:
+@pytest.mark.parametrize("name", ["engine", "owner"])
+def test_name_that_is_no_text_is_unknown(name: str) -> None:
     """The counts are believed all the same."""
-    report = parse_report({**REPORT, "engine": 3})
+    report = parse_report({**REPORT, name: 3})
 
     assert report is not None
-    assert "" == report.engine
+    assert "" == getattr(report, name)

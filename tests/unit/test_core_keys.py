@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sternpost_core.keys import CACHE_SALT_PREFIX, cache_salt, conversation_key, rendezvous_rank
+from sternpost_core.keys import CACHE_SALT_PREFIX, cache_salt, conversation_key, owner_of, rendezvous_rank
 from sternpost_core.policy import Isolation
 
 SECRET = b"an invented secret of this test"
@@ -37,6 +37,19 @@ def test_salt_is_marked_and_never_changes() -> None:
     """The golden salt: a new encoding would make every engine's cache cold."""
     assert "sternpost-0a06174320415bfa713616d109689dd8a7530589c150393d00ddff409609c642" == salt()
     assert salt().startswith(CACHE_SALT_PREFIX)
+
+
+def test_owner_names_the_scope_of_a_salt_and_never_changes() -> None:
+    """The golden name: gateway and engine of neighbouring releases have to agree on it."""
+    assert "c031d8c39761c07d" == owner_of(salt())
+    assert "" == owner_of("")
+
+
+@given(first=names, second=names)
+def test_owners_are_equal_where_salts_are(first: str, second: str) -> None:
+    """And tell no part of a salt, any of its characters in any order included."""
+    assert (first == second) is (owner_of(first) == owner_of(second))
+    assert len(owner_of(first)) == (16 if first else 0)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,10 @@ FOUNDING: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft p50 and p95": ("sternpost_gateway_ttft_seconds",),
     "input cost per request": ("sternpost_gateway_prompt_tokens_total", "sternpost_gateway_requests_total"),
     "cost saved": ("sternpost_gateway_prompt_tokens_total",),
-    "isolation violations": ("sternpost_suffix_false_hits_total",),
+    "isolation violations": (
+        "sternpost_suffix_isolation_violations_total",
+        "sternpost_gateway_isolation_violations_total",
+    ),
     "full prefill": (
         "sternpost_gateway_ttft_seconds",
         "sternpost_gateway_bypasses_total",

@@ -40,6 +40,7 @@ def test_counters_tell_what_became_of_lookups_requests_and_builds() -> None:
 
     assert {"live": 1, "false_hit": 1} == counters["lookups"]
     assert {"": 1} == counters["false_hits"]
+    assert {"": 0} == counters["isolation_violations"]
     assert {"begun": 3, "completed": 1, "failed": 1, "aborted": 1} == counters["builds"]
     assert {"": 1} == counters["inserts"]
     assert {"failed": 1, "aborted": 1} == counters["evictions"]

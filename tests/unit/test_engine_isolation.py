@@ -1,146 +1,111 @@
-"""What one owner stores no other reads, and nothing of a user's can be stored at all."""
+"""A tail of another tenant or session is not read, whatever the index hands out, and it is counted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sternpost_core.hint import Correction, Hint, Mode, Operation, Reason
-from sternpost_engine.rules import Facts, Limits, read_wish
-from sternpost_fakes.tail_requests import (
-    MIDDLE,
-    SCAFFOLD,
-    TAIL,
-    WIDE,
-    admit,
-    build,
-    build_facts,
-    make_planner,
-    read_facts,
-    transfer_of,
-)
+from sternpost_core.hint import Reason
+from sternpost_core.keys import owner_of
+from sternpost_engine.figures import counters_of
+from sternpost_engine.index import Found, Lookup, SuffixIndex
+from sternpost_engine.keys import TailKey
+from sternpost_engine.planner import TailPlanner
+from sternpost_engine.tracks import Room
+from sternpost_fakes.tail_requests import WIDE, admit, build, build_facts, make_planner, read_facts
 
-DIFFERENCES = [
-    pytest.param({"salt": "other"}, id="salt"),
-    pytest.param({"lora": "other"}, id="adapter"),
-    pytest.param({"scaffold": "other"}, id="scaffold"),
-    pytest.param({"epoch": 8}, id="epoch"),
-    pytest.param({"kind": "other"}, id="kind"),
-    pytest.param({"correction": Correction.CALIBRATED}, id="correction"),
-]
+NARROW = Room(tokens=5, rows=8, tokens_max=5, rows_max=8)
+"""Too narrow for the middle, which is computed in chunks first."""
 
 
-def test_tenants_with_equal_tails_and_their_own_salts_share_nothing() -> None:
-    """Each builds its own; neither reads, evicts or is told of the other's."""
+class ConfusedIndex(SuffixIndex):
+    """Hands out whatever tail it holds, whoever asks: what must never be."""
+
+    def look_up(self, key: TailKey) -> Lookup:
+        """Return the first tail."""
+        record = next(self.records(), None)
+        return Lookup(Found.ABSENT) if record is None else Lookup(Found.LIVE, record)
+
+
+def confused_planner() -> TailPlanner:
+    """Return a planner over such an index, in which one tenant's tail is live."""
+    planner = make_planner(index_type=ConfusedIndex)
+    build(planner, build_facts("build", salt="acme"))
+    return planner
+
+
+def asked_to_wait(planner: TailPlanner) -> object:
+    """Ask for a read that waits."""
+    return planner.match("read", 0, WIDE)
+
+
+def asked_in_a_narrow_step(planner: TailPlanner) -> object:
+    """Ask for a read whose middle does not fit into a step."""
+    return planner.match("read", 0, NARROW)
+
+
+@pytest.mark.parametrize("ask", [asked_to_wait, asked_in_a_narrow_step])
+def test_anothers_tail_is_computed_exactly_and_counted(ask: Callable[[TailPlanner], object]) -> None:
+    """No reference is taken, no step copies it, and the request says why."""
+    planner = confused_planner()
+    planner.add(read_facts("read", salt="globex"))
+
+    assert 0 == ask(planner)
+    assert None is planner.admit("read", 0)
+    assert (Reason.FOREIGN_TAIL, "", ()) == (
+        planner.reason("read"),
+        planner.owner("read"),
+        planner.take_splices(),
+    )
+    assert {"": 1} == counters_of(planner, {})["isolation_violations"]
+    assert [0] == [record.references for record in planner.index.records()]
+
+
+def test_a_read_that_runs_is_not_spliced_with_anothers_tail() -> None:
+    """Its owner is looked at anew when its middle is computed: the tail may be another by then."""
+    planner = make_planner(index_type=ConfusedIndex)
+    entry = build(planner, build_facts("build", salt="acme"))
+    planner.add(read_facts("read", salt="acme"))
+    planner.match("read", 0, NARROW)
+    is_chunked = planner.chunk_end("read") is not None
+    record = planner.index.record(entry)
+    assert record is not None
+    record.key = replace(record.key, identity=replace(record.key.identity, salt="globex"))
+
+    assert is_chunked
+    assert None is planner.resume("read", 18, WIDE)
+    assert Reason.FOREIGN_TAIL is planner.reason("read")
+    assert {"": 1} == counters_of(planner, {})["isolation_violations"]
+
+
+def test_anothers_approximate_blocks_are_not_looked_up() -> None:
+    """There is no namespace to look them up in."""
+    planner = confused_planner()
+    planner.add(read_facts("read", salt="globex"))
+
+    assert None is planner.open_space("read", 0)
+    assert 0 == planner.pending_middle("read")
+
+
+def test_a_read_of_ones_own_tail_names_its_owner() -> None:
+    """By a name that does not tell the salt; without a salt there is nobody to name."""
+    owners = {}
+    for salt in ("acme", "globex", ""):
+        planner = make_planner()
+        build(planner, build_facts("build", salt=salt))
+        admit(planner, read_facts("read", salt=salt))
+        owners[salt] = planner.owner("read")
+
+    assert {"acme": owner_of("acme"), "globex": owner_of("globex"), "": ""} == owners
+    assert 3 == len(set(owners.values()))
+
+
+def test_a_read_that_was_not_a_hit_names_nobody() -> None:
+    """It has read no tail, whatever it asked for."""
     planner = make_planner()
+    planner.add(read_facts("read", salt="acme"))
+    planner.match("read", 0, WIDE)
 
-    first, second = (build(planner, build_facts(salt, salt=salt)) for salt in ("a", "b"))
-
-    assert first != second
-    assert [first, second] == [
-        admit(planner, read_facts(f"read-{salt}", salt=salt))[0].entry for salt in ("a", "b")
-    ]
-    planner.add(read_facts("stranger", salt="c"))
-    assert 0 == planner.match("stranger", 0, WIDE)
-    assert Reason.NOT_BUILT is planner.reason("stranger")
-
-
-def test_tenants_with_a_shared_salt_share_a_tail() -> None:
-    """Where the policy says so, one build serves them all."""
-    planner = make_planner()
-    entry = build(planner, build_facts("build", salt="shared"))
-
-    assert not planner.add(build_facts("again", salt="shared"))
-    assert Reason.HIT is planner.reason("again")
-    assert [entry, entry] == [
-        admit(planner, read_facts(name, salt="shared"))[0].entry for name in ("one", "other")
-    ]
-
-
-@pytest.mark.parametrize("difference", DIFFERENCES)
-def test_each_part_of_the_identity_keeps_tails_apart(difference: dict[str, Any]) -> None:
-    """A read that differs in one of them finds nothing."""
-    planner = make_planner()
-    build(planner, build_facts("build"))
-
-    planner.add(read_facts("read", **difference))
-
-    assert 0 == planner.match("read", 0, WIDE)
-    assert Reason.NOT_BUILT is planner.reason("read")
-
-
-HINTS = st.builds(
-    Hint,
-    op=st.just(Operation.BUILD),
-    prefix_tokens=st.integers(0, 60),
-    tail_tokens=st.integers(0, 60),
-    epoch=st.integers(0, 9),
-    mode=st.sampled_from(Mode),
-    anchor=st.integers(0, 99),
-    head=st.integers(0, 9),
-    last=st.integers(0, 9),
-    match=st.integers(0, 9),
-    kind=st.sampled_from(["", "chat", "code"]),
-    correction=st.sampled_from(Correction),
-    insert=st.integers(0, 60),
-)
-
-
-@given(hint=HINTS, middle=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20))
-def test_no_hint_makes_a_tail_of_a_private_middle(hint: Hint, middle: list[int]) -> None:
-    """
-    Whatever its mode, kind, anchor or correction says, a build that is taken names every token of its prompt.
-
-    So a prompt that a user's words stand in is one whose hint lies about what is fixed; an honest one, with
-    scaffold and tail as they are, is refused.
-    """
-    honest = replace(hint, prefix_tokens=len(SCAFFOLD), tail_tokens=len(TAIL))
-    facts = Facts(request_id="build", prompt=(*SCAFFOLD, *middle, *TAIL), transfer=transfer_of(honest))
-    limits = Limits(tail_tokens_min=1, tail_tokens_max=200, positions_max=10**6)
-    planner = make_planner(limits=limits)
-
-    assert (None, Reason.BAD_HINT) == _decision(read_wish(facts, limits))
-    assert not planner.add(facts)
-    assert [] == list(planner.index.records())
-
-    taken = read_wish(replace(facts, transfer=transfer_of(hint)), limits)
-    assert taken.hint is None or hint.prefix_tokens + hint.tail_tokens == len(facts.prompt)
-
-
-def _decision(wish: Any) -> tuple[Hint | None, Reason]:
-    return wish.hint, wish.reason
-
-
-@pytest.mark.parametrize(
-    ("built", "read"),
-    [
-        pytest.param({}, {"mode": Mode.ANCHOR, "anchor": 64}, id="turned-and-anchored"),
-        pytest.param({"mode": Mode.ANCHOR, "anchor": 64}, {}, id="anchored-and-turned"),
-        pytest.param(
-            {"mode": Mode.ANCHOR, "anchor": 64}, {"mode": Mode.ANCHOR, "anchor": 80}, id="two-anchors"
-        ),
-    ],
-)
-def test_modes_and_anchors_share_nothing(built: dict[str, Any], read: dict[str, Any]) -> None:
-    """Keys at an anchor would be read as if they were turned, or stand elsewhere than their tokens."""
-    planner = make_planner(limits=Limits(tail_tokens_min=4, tail_tokens_max=32, positions_max=1000))
-    build(planner, build_facts("build", **built))
-
-    planner.add(read_facts("read", **read))
-
-    assert 0 == planner.match("read", 0, WIDE)
-    assert Reason.NOT_BUILT is planner.reason("read")
-
-
-def test_middle_of_a_read_never_reaches_the_store() -> None:
-    """A read captures nothing: what it computes stays in its own blocks."""
-    planner = make_planner()
-    build(planner, build_facts("build"))
-
-    _, operations = admit(planner, read_facts("read", middle=MIDDLE))
-
-    assert ((), ()) == (tuple(operations.captures), tuple(operations.begins))
+    assert (Reason.NOT_BUILT, "") == (planner.reason("read"), planner.owner("read"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
@@ -243,3 +244,22 @@ async def test_client_may_turn_reuse_off(tmp_path: Path) -> None:
         assert ("client_off", "off") == (response.headers["x-sternpost-bypass"], reported(response)["reason"])
         assert "prefix_cache" not in sent
         assert sent["cache_salt"] != json.loads(engine.chats[0].body)["cache_salt"]
+
+
+async def test_a_tail_of_another_tenant_is_counted_and_the_engine_reads_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once is enough: the next request is exact, and the log names the request and no tenant."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        await warm(gateway)
+        own = await ask(gateway, "Mine ?")
+        counted = gateway.metric("sternpost_gateway_isolation_violations_total", policy=POLICY)
+        engine.faults.foreign_tails = True
+        await ask(gateway, "Whose ?")
+        after = await ask(gateway, "And now ?")
+        violations = gateway.metric("sternpost_gateway_isolation_violations_total", policy=POLICY)
+
+    assert ("hit", 0, 1) == (reported(own)["reason"], counted, violations)
+    assert ("tripped", "off") == (after.headers["x-sternpost-bypass"], reported(after)["reason"])
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"]
+    assert "read a tail of another tenant or session" in line and "acme" not in line

@@ -85,6 +85,16 @@ def test_trips_double_up_to_a_limit() -> None:
     assert [60.0, 120.0, 240.0, 480.0, 600.0, 600.0] == [trip.seconds for trip in told]
 
 
+def test_an_engine_is_tripped_at_once_and_not_twice() -> None:
+    """What follows during the trip neither prolongs it nor is told."""
+    clock, told = FakeClock(), list[Trip]()
+    tested = trips(clock, told=told)
+    for _ in range(3):
+        tested.trip(ENGINE, "foreign_owner")
+
+    assert ([TRIP_SECONDS_MIN], True) == ([trip.seconds for trip in told], tested.is_tripped(ENGINE))
+
+
 def test_failures_during_a_trip_say_nothing_new() -> None:
     """What was in flight when the engine tripped neither prolongs the trip nor counts for the next."""
     clock, told = FakeClock(), list[Trip]()
@@ -225,6 +235,7 @@ def relayed(status: int = 200, *, cut: bool = False, reason: Reason | None = Non
         pytest.param(Operation.READ, relayed(reason=Reason.NOT_BUILT), False, id="not-built"),
         pytest.param(Operation.READ, relayed(reason=Reason.COPY_FAILED), True, id="copy-failed"),
         pytest.param(Operation.READ, relayed(reason=Reason.FALSE_HIT), True, id="false-hit"),
+        pytest.param(Operation.READ, relayed(reason=Reason.FOREIGN_TAIL), True, id="foreign-tail"),
         pytest.param(Operation.READ, relayed(500), True, id="server-error"),
         pytest.param(Operation.READ, relayed(400), False, id="client-error"),
         pytest.param(Operation.READ, relayed(cut=True), True, id="cut"),

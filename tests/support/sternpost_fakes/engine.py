@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sternpost_core.errors import HintError
 from sternpost_core.hint import HINT_FIELD, Operation, Reason, Report, parse_hint
+from sternpost_core.keys import owner_of
 from sternpost_fakes.fake_http import Drop, FakeServer, Reply, Seen
 from sternpost_fakes.replays import with_candidates
 
@@ -38,6 +39,7 @@ class Faults:
     refuse_build: bool = False
     wrong_tails: bool = False
     refuse_replays: bool = False
+    foreign_tails: bool = False
     reply: Reply | None = None
 
 
@@ -260,7 +262,9 @@ class FakeEngine:
             self.built.add(key)
             return self._report(tokens, Reason.BUILT)
         if key in self.built:
-            return self._report(tokens, Reason.HIT, hint.tail_tokens - hint.last)
+            hit = self._report(tokens, Reason.HIT, hint.tail_tokens - hint.last)
+            salt = "another" if self.faults.foreign_tails else body["cache_salt"]
+            return replace(hit, owner=owner_of(salt))
         return self._report(tokens, Reason.NOT_BUILT)
 
     def _report(self, tokens: list[int], reason: Reason, suffix: int = 0) -> Report:

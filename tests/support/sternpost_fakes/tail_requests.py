@@ -95,10 +95,11 @@ def make_planner(
     calibrator: Calibrator | None = None,
     marker: Marker | None = None,
     start: str = "",
+    index_type: type[SuffixIndex] = SuffixIndex,
 ) -> TailPlanner:
     """Return a planner whose tokens are one byte each and whose rooms are 8, 16 or 32 tokens."""
     clock = clock or FakeClock()
-    index = SuffixIndex(
+    index = index_type(
         budget_bytes=budget_tokens,
         bytes_per_token=1,
         clock=clock,
