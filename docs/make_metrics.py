@@ -44,7 +44,8 @@ HEAD: Final = """\
 Made from the code by `make docs`; do not edit it. Gateways and the operator answer at `/metrics` of their
 own, the engine's metrics stand among vLLM's. Labels are bounded, and hold no prompt, tenant or session. The
 engine's metrics carry vLLM's labels `model_name` and `engine`, too; the chart's monitors add `namespace`,
-`pod` and, for engines, `sternpost_dev_pool`.
+`pod` and, for engines, `sternpost_dev_pool`. A gateway's metric has at most 4,096 sets of labels: what is
+counted beyond them has `other` for each.
 
 A counter with labels is absent until it counts. Shares are sums over sums: divide rates that were summed, and
 never take the mean of quotients.

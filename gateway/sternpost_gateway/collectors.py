@@ -29,6 +29,12 @@ from prometheus_client.registry import Collector
 WallClock = Callable[[], float]
 """Returns seconds since the Unix epoch."""
 
+CHILDREN_MAX: Final = 4096
+"""Sets of labels of one metric; of requests, which have most, a policy has one for each arm and outcome."""
+
+OTHER: Final = "other"
+"""What stands for all labels of what is counted beyond that."""
+
 INFINITY: Final = "+Inf"
 """The name of a histogram's last bucket, in which everything is that is in no other."""
 
@@ -109,7 +115,8 @@ class _Family(Collector, ABC, Generic[Child]):
     """
     One metric with all its children; without labels it has one, which is there from the start.
 
-    There are as many children as there are values of the labels: what bounds those bounds these.
+    Policies come and go, and what is counted stays: beyond `CHILDREN_MAX` all is counted as `OTHER`, so that
+    a scrape has a limit.
     """
 
     def __init__(
@@ -160,8 +167,9 @@ class _Family(Collector, ABC, Generic[Child]):
     def _add(self, values: tuple[str, ...]) -> Child:
         if len(values) != len(self._labels):
             raise ValueError(f"{self._name} has the labels {self._labels}, and got the values {values}")
-        child = self._children[values] = self._child()
-        return child
+        if len(self._children) >= CHILDREN_MAX:
+            values = (OTHER,) * len(values)
+        return self._children.setdefault(values, self._child())
 
 
 class Counter(_Family[Count]):

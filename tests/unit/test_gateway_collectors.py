@@ -113,6 +113,32 @@ def test_a_child_is_the_same_until_it_is_removed() -> None:
     assert (True, False) == (is_same, gauge.labels("a") is first)
 
 
+def test_what_is_beyond_the_limit_is_counted_together() -> None:
+    """Those that are there go on counting; of the others nothing is lost but their names."""
+    registry = CollectorRegistry()
+    counter = collectors.Counter("c_total", "A counter.", ["policy", "arm"], registry=registry)
+    for number in range(collectors.CHILDREN_MAX + 3):
+        counter.labels(f"p{number}", "all").inc()
+    counter.labels("p0", "all").inc()
+
+    (family,) = registry.collect()
+    counts = {sample.labels["policy"]: sample for sample in family.samples if sample.name == "c_total"}
+    assert collectors.CHILDREN_MAX + 1 == len(counts)
+    assert (3, "other", 2) == (counts["other"].value, counts["other"].labels["arm"], counts["p0"].value)
+
+
+def test_room_that_is_given_back_is_used_again() -> None:
+    """A gauge forgets what is gone, and names what is new."""
+    registry = CollectorRegistry()
+    gauge = collectors.Gauge("g", "A gauge.", ["engine"], registry=registry)
+    for number in range(collectors.CHILDREN_MAX):
+        gauge.labels(f"e{number}").set(1)
+    gauge.remove("e0")
+    gauge.labels("new").set(1)
+
+    assert (1, None) == tuple(registry.get_sample_value("g", {"engine": name}) for name in ("new", "other"))
+
+
 def test_the_start_and_an_exemplar_carry_the_time_of_the_clock() -> None:
     """The start of a child, and each observation that has an exemplar."""
     registry, clock = CollectorRegistry(), FakeClock()
