@@ -408,7 +408,7 @@ SLO: Final = Dashboard(
         ),
         Panel(
             title="What counts, and what of it is bad",
-            about="Requests or streams a second, by objective.",
+            about="Requests, streams or tokens a second, by objective.",
             unit="reqps",
             queries=(
                 Query(f"slo:sternpost_all:rate5m{{{_N}}}", "all {{slo}}"),

@@ -48,8 +48,8 @@ def test_an_alert_fires_on_its_bad_history_and_not_on_its_good_one(
 
 
 def _unit_tests(name: str, history: dict[str, Any]) -> dict[str, Any]:
-    alert, _, told = name.partition(" ")
-    more = f',{history.get("label", "window")}="{told}"' if told else ""
+    alert, *told = name.split()
+    more = f',{history.get("label", "window")}="{told[0]}"' if told else ""
     labels = f'alertname="{alert}",alertstate="firing"{more}'
     fired = [{"labels": "{}", "value": 1}]
     return {

@@ -66,6 +66,8 @@ Site Reliability Workbook, chapter 5: both windows must burn the budget faster t
 sum by (namespace) (rate(sternpost_gateway_requests_total{ {{- .policy -}} , outcome!="client_gone"}[5m]))
 {{- else if eq .slo.kind "FullPrefill" -}}
 sum by (namespace) (rate(sternpost_gateway_ttft_seconds_count{ {{- .policy -}} , path!="unknown"}[5m]))
+{{- else if eq .slo.kind "ShadowAgreement" -}}
+sum by (namespace) (rate(sternpost_gateway_shadow_tokens_total{ {{- .policy -}} }[5m]))
 {{- else -}}
 sum by (namespace) (rate({{ include "sternpost.sloHistogram" .slo }}_count{ {{- .policy -}} }[5m]))
 {{- end -}}
@@ -79,6 +81,9 @@ sum by (namespace) (rate(sternpost_gateway_requests_total{ {{- .policy -}} , out
 {{- else if eq .slo.kind "FullPrefill" -}}
 sum by (namespace) (rate(sternpost_gateway_ttft_seconds_count{ {{- .policy -}} , path="exact"}[5m]))
   or 0 * sum by (namespace) (slo:sternpost_all:rate5m{{ .mine }})
+{{- else if eq .slo.kind "ShadowAgreement" -}}
+sum by (namespace) (slo:sternpost_all:rate5m{{ .mine }})
+  - sum by (namespace) (rate(sternpost_gateway_shadow_agreed_tokens_total{ {{- .policy -}} }[5m]))
 {{- else -}}
 sum by (namespace) (slo:sternpost_all:rate5m{{ .mine }})
   - sum by (namespace) (rate({{ include "sternpost.sloHistogram" .slo }}_bucket{ {{- .policy -}} , le=~"{{ printf "%v" .slo.seconds | replace "." "\\\\." }}(\\.0)?"}[5m]))
