@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.routing.stage import Stage
-from bench.routing.workloads import Conversation, Workload
+from bench.routing.workloads import Conversation, Event, Workload
 from sternpost_gateway.bench.stats import percentile
 
 REQUEST_SECONDS_MAX: Final = 60.0
@@ -55,6 +55,9 @@ class Turn:
 
 
 Turns = Sequence[Turn]
+
+Ask = Callable[[str, Sequence[Mapping[str, str]]], Awaitable[tuple[Turn, str]]]
+"""Asks in a session, and returns what came of it and the text of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +114,10 @@ async def drive(workload: Workload, stage: Stage, router: str, router_cpu: Calla
             await client.ask(f"warm-{number}", [{"role": "user", "content": f"warm up {number}"}])
         await stage.empty()
         spent = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
-        began = time.monotonic()
-        happening = asyncio.ensure_future(_happen(stage, workload, began))
+        began = asyncio.get_running_loop().time()
+        happening = asyncio.ensure_future(happen(stage.happen, workload, began))
         conversations = await asyncio.gather(
-            *(_converse(client, one, began) for one in workload.conversations)
+            *(converse(client.ask, one, began) for one in workload.conversations)
         )
         await happening
         after = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
@@ -202,19 +205,21 @@ class Reading:
         )
 
 
-async def _happen(stage: Stage, workload: Workload, began: float) -> None:
+async def happen(let: Callable[[Event], Awaitable[None]], workload: Workload, began: float) -> None:
+    """Let a workload's events happen, each at its time after `began` by the loop's clock."""
     for event in workload.events:
-        await asyncio.sleep(max(0.0, began + event.at - time.monotonic()))
-        await stage.happen(event)
+        await asyncio.sleep(max(0.0, began + event.at - asyncio.get_running_loop().time()))
+        await let(event)
 
 
-async def _converse(client: Client, conversation: Conversation, began: float) -> Turns:
-    await asyncio.sleep(max(0.0, began + conversation.at - time.monotonic()))
+async def converse(ask: Ask, conversation: Conversation, began: float) -> Turns:
+    """Hold a conversation, each turn as soon as the one before is answered."""
+    await asyncio.sleep(max(0.0, began + conversation.at - asyncio.get_running_loop().time()))
     messages = [{"role": "system", "content": conversation.system}]
     turns: list[Turn] = []
     for said in conversation.turns:
         messages.append({"role": "user", "content": said})
-        turn, answer = await client.ask(conversation.session, messages)
+        turn, answer = await ask(conversation.session, messages)
         turns.append(turn)
         messages.append({"role": "assistant", "content": answer})
     return turns

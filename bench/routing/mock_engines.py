@@ -42,7 +42,7 @@ class MockEngine:
     busy_seconds: float = 0.0
     alive: bool = False
     runner: web.AppRunner | None = None
-    prefill: asyncio.Lock = field(default_factory=asyncio.Lock)
+    prefilling: asyncio.Lock = field(default_factory=asyncio.Lock)
     running: int = 0
 
 
@@ -56,7 +56,7 @@ class Pool:
         """Let an engine listen, with nothing in its cache."""
         if engine.alive:
             return
-        engine.alive, engine.prefill = True, asyncio.Lock()
+        engine.alive, engine.prefilling = True, asyncio.Lock()
         engine.cache.clear()
         # A client that leaves ends its request.
         engine.runner = web.AppRunner(
@@ -135,16 +135,17 @@ class Pool:
         body = await request.json()
         engine.running += 1
         try:
-            return await _answer(request, await self._prefill(engine, body))
+            return await _answer(request, await self.prefill(engine, body))
         finally:
             engine.running -= 1
 
-    async def _prefill(self, engine: MockEngine, body: Any) -> Prompt:
+    async def prefill(self, engine: MockEngine, body: Any) -> Prompt:
+        """Compute a prompt when those before it are computed; return what was held of it."""
         chain, tokens = chain_of(body)
         best = oracle([other.cache for other in self.engines.values() if other.alive], chain)
         engine.cache.coming.update(chain)
         try:
-            async with engine.prefill:
+            async with engine.prefilling:
                 held = engine.cache.held(chain)
                 seconds = STEP_SECONDS + (tokens - held) / PREFILL_RATE
                 engine.busy_seconds += seconds + WORDS_OUT * WORD_SECONDS
@@ -163,6 +164,15 @@ class Prompt:
     held: int
     best: int
 
+    def usage(self) -> dict[str, Any]:
+        """Return the usage of an answer to it."""
+        return {
+            "prompt_tokens": self.tokens,
+            "completion_tokens": WORDS_OUT,
+            "total_tokens": self.tokens + WORDS_OUT,
+            "prompt_tokens_details": {"cached_tokens": self.held, "oracle_tokens": self.best},
+        }
+
 
 async def _answer(request: web.Request, prompt: Prompt) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -171,13 +181,7 @@ async def _answer(request: web.Request, prompt: Prompt) -> web.StreamResponse:
         if number:
             await asyncio.sleep(WORD_SECONDS)
         await response.write(_event([{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]))
-    usage = {
-        "prompt_tokens": prompt.tokens,
-        "completion_tokens": WORDS_OUT,
-        "total_tokens": prompt.tokens + WORDS_OUT,
-        "prompt_tokens_details": {"cached_tokens": prompt.held, "oracle_tokens": prompt.best},
-    }
-    await response.write(_event([], usage) + b"data: [DONE]\n\n")
+    await response.write(_event([], prompt.usage()) + b"data: [DONE]\n\n")
     await response.write_eof()
     return response
 
