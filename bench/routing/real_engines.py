@@ -25,7 +25,7 @@ SIZE: Final = Size(count=0.2, tokens=0.12, seconds=4.0)
 COUNTERS: Final = re.compile(r"^vllm:prefix_cache_(queries|hits)_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 """Prompt tokens that were looked for in the prefix store, and those that were found, of /metrics."""
 
-ARGUMENTS: Final = ("--enable-prompt-tokens-details", "--block-size", "32")
+ARGUMENTS: Final = ("--block-size", "32")
 
 
 @dataclass(slots=True)

@@ -70,9 +70,9 @@ def shared_bursts(chance: random.Random, size: Size = WHOLE) -> Workload:
     prefixes = [size.text(chance, 2000) for _ in range(6)]
     conversations = [
         Conversation(
-            0.45 * burst * size.seconds, f"b{burst}-{number}", prefixes[burst % 6], (size.text(chance, 100),)
+            0.4 * burst * size.seconds, f"b{burst}-{number}", prefixes[burst % 6], (size.text(chance, 100),)
         )
-        for burst in range(size.counted(18))
+        for burst in range(size.counted(30))
         for number in range(8)
     ]
     return Workload(conversations=tuple(conversations))

@@ -7,9 +7,11 @@ refusal says when to come back.
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from sternpost_gateway.errors import Overloaded
@@ -18,6 +20,10 @@ from sternpost_gateway.settings import Limits
 RETRY_AFTER_SECONDS_MIN: Final = 1
 RETRY_AFTER_SECONDS_MAX: Final = 5
 """The spread keeps refused clients from coming back all at once."""
+
+
+RETRY_WAIT_SECONDS_MAX: Final = 5.0
+"""A request whose engine has died waits at most so long for its turn to be sent again."""
 
 
 class Admission:
@@ -29,6 +35,7 @@ class Admission:
         self.in_flight = 0
         self.body_bytes = 0
         self.retries = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -62,19 +69,50 @@ class Admission:
         finally:
             self.body_bytes -= size
 
-    def may_retry(self) -> bool:
-        """Say whether the retry budget allows one more retry now."""
-        allowed = max(self._limits.retry_min, int(self._limits.retry_share * self.in_flight))
-        return self.retries < allowed
+    async def take_retry(self) -> Callable[[], None] | None:
+        """
+        Return what gives back one of the retries that the budget allows at once, None if there is none.
 
-    @contextmanager
-    def retry(self) -> Iterator[None]:
-        """Count one retry."""
-        self.retries += 1
+        When an engine dies, all that it had want a retry at the same moment: those beyond the budget wait for
+        their turn, `RETRY_WAIT_SECONDS_MAX` at most.
+        """
+        if self._retries_max < 1:
+            return None
+        if self.retries < self._retries_max and not self._waiting:
+            self.retries += 1
+        elif not await self._wait_for_retry():
+            return None
+        return self._give_back_retry
+
+    async def _wait_for_retry(self) -> bool:
+        """Wait until a retry is handed over; it counts from then on. Return whether that was in time."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
         try:
-            yield
+            async with asyncio.timeout(RETRY_WAIT_SECONDS_MAX):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self._give_back_retry()
+            if isinstance(error, TimeoutError):
+                return False
+            raise
         finally:
-            self.retries -= 1
+            with suppress(ValueError):
+                self._waiting.remove(turn)
+        return True
+
+    def _give_back_retry(self) -> None:
+        self.retries -= 1
+        while self._waiting and self.retries < self._retries_max:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.retries += 1
+                turn.set_result(None)
+
+    @property
+    def _retries_max(self) -> int:
+        return max(self._limits.retry_min, int(self._limits.retry_share * self.in_flight))
 
     def _overloaded(self, message: str) -> Overloaded:
         seconds = self._chance.randint(RETRY_AFTER_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX)

@@ -122,6 +122,10 @@ class UpstreamCut(UpstreamError):
     """The answer ended, or stalled, before it was complete."""
 
 
+class UpstreamStalled(UpstreamCut):
+    """The answer stalled before it was complete: the engine may still be at work on it."""
+
+
 class ClientGone(Exception):
     """The client left, or stopped reading; there is nobody to answer."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sternpost_gateway.begun import begun, is_stream
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.engine_keys import EngineKeys
 from sternpost_gateway.errors import PoolMisconfigured
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.headers import upstream_headers
+from sternpost_gateway.plan import wants_stream
 from sternpost_gateway.receive import Received
 from sternpost_gateway.settings import Credentials
 from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamResponse
@@ -24,13 +26,15 @@ class Forward:
         """
         Send a request and wait until its answer begins; a body that was not read streams through.
 
+        A stream begins with its first piece, since its headers come before anything is computed.
         What is sent `again` goes over a fresh connection: an engine that started anew has closed the others.
 
         Raises:
             PoolMisconfigured: the pool's key is missing; nothing is sent.
             ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
         """
-        return await self._upstream.send(self._request(composed, client, again))
+        response = await self._upstream.send(self._request(composed, client, again))
+        return await begun(response) if wants_stream(composed.planned) and is_stream(response) else response
 
     def headers(self, received: Received, engine: Engine, *, identity: bool = False) -> list[tuple[str, str]]:
         """

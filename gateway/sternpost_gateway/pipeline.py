@@ -32,7 +32,6 @@ from sternpost_gateway.cold_gate import ColdGate, Entry, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
 from sternpost_gateway.content_coding import coding_of
 from sternpost_gateway.decoding import acceptable
-from sternpost_gateway.dialogue import raw_member
 from sternpost_gateway.eligible import eligible
 from sternpost_gateway.errors import (
     ClientGone,
@@ -56,7 +55,14 @@ from sternpost_gateway.model_list import ModelList
 from sternpost_gateway.model_name import MODELS_PATH
 from sternpost_gateway.observe import Observer
 from sternpost_gateway.pings import pinging
-from sternpost_gateway.plan import IsDemoted, Planned, depends_on_template, nothing_demoted, plan
+from sternpost_gateway.plan import (
+    IsDemoted,
+    Planned,
+    depends_on_template,
+    nothing_demoted,
+    plan,
+    wants_stream,
+)
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, arm_label, lesson_of, policy_label
@@ -302,6 +308,7 @@ class Pipeline:
         """Send the request until an engine answers: twice at most, and the second time within the budget."""
         parts = self._parts
         tried: list[Engine] = []
+        again = stack.enter_context(ExitStack())
         while True:
             landing = stack.enter_context(ExitStack())
             admitted = await self._admit(planned, tried, landing)
@@ -317,11 +324,14 @@ class Pipeline:
                 if client.upload_error is not None:
                     raise client.upload_error from None
                 self._note_failure(composed, admitted.routed, error)
-                if not self._may_retry(planned, error, tried):
+                give_back = await self._retry(planned, error, tried)
+                if give_back is None:
                     raise
-                stack.enter_context(parts.admission.retry())
+                again.callback(give_back)
                 parts.metrics.retries.inc()
             else:
+                # An answer that has begun is a load like any other.
+                again.close()
                 parts.fleet.answered(composed.engine)
                 return Sent(composed=composed, admitted=admitted, at=sent_at, response=response)
 
@@ -381,17 +391,25 @@ class Pipeline:
         if self._parts.router.failed(routed):
             self._parts.metrics.ejections.labels(routed.engine.url).inc()
 
-    def _may_retry(self, planned: Planned, error: UpstreamError, tried: list[Engine]) -> bool:
-        """Allow a retry if no byte has come, the body is at hand and there is an engine to try."""
+    async def _retry(
+        self, planned: Planned, error: UpstreamError, tried: list[Engine]
+    ) -> Callable[[], None] | None:
+        """
+        Return what gives back a retry, when it is this request's turn to be sent again.
+
+        None where it may not be: a byte has come, the body is gone, or there is no engine to try.
+        """
         if isinstance(error, FirstByteTimeout | UpstreamCut) or len(tried) >= ATTEMPTS_MAX:
-            return False
+            return None
         received = planned.identified.received
         views = eligible(self._parts.router.views(), planned.policy, planned.identified.model)
         others = [view for view in views if view.engine not in tried]
         has_target = bool(others) or (
             isinstance(error, Disconnected) and self._parts.fleet.is_ready(tried[-1])
         )
-        return not received.has_body and has_target and self._parts.admission.may_retry()
+        if received.has_body or not has_target:
+            return None
+        return await self._parts.admission.take_retry()
 
     def _route(self, planned: Planned, tried: list[Engine]) -> Routed:
         """Choose an engine, and let it count there at once, so that what comes next knows of it."""
@@ -450,12 +468,6 @@ class Pipeline:
             await client.answer(answer_of(error), request_id)
         except ClientGone:
             logger.info("request %s: the client left before its answer", request_id)
-
-
-def wants_stream(planned: Planned) -> bool:
-    """Say whether a request asks for a stream, whose first byte comes with the first token."""
-    document = planned.segmented.canonicalized.document
-    return document is not None and raw_member(document, "stream") == b"true"
 
 
 def decide(

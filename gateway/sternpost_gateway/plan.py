@@ -121,6 +121,12 @@ def plan(
     )
 
 
+def wants_stream(planned: Planned) -> bool:
+    """Say whether a request asks for a stream, whose first byte comes with the first token."""
+    document = planned.segmented.canonicalized.document
+    return document is not None and raw_member(document, "stream") == b"true"
+
+
 def depends_on_template(planned: Planned) -> bool:
     """Say whether what is done with a request, or learned from it, depends on what the chat template does."""
     policy, chat = planned.policy, planned.segmented.chat

@@ -39,10 +39,11 @@ REUSE_SHARE_MIN: Final = 0.02
 DECODE_TOKENS: Final = 64.0
 """A request in flight delays a prefill about as much as so many uncached tokens in front of it would."""
 
-WORK_WEIGHT: Final = 2.0
+WORK_WEIGHT: Final = 1.5
 """What a token counts that is computed for the request itself, beside one that is computed anyway: it makes
 others wait, too. Without it, a burst behind one prefix would compute it on every engine, because that takes
-no longer than to wait for the first to compute it."""
+no longer than to wait for the first to compute it; much larger, a burst would wait for one engine while
+others idle."""
 
 TIE_TOKENS: Final = 128.0
 """Costs that differ by the prefill of fewer tokens are equal: predictions are no better than one block."""
@@ -81,8 +82,12 @@ class Candidate:
     @property
     def load(self) -> float:
         """Return how long a request without a prompt of its own would take to begin, in seconds."""
-        ahead = self.uncached_tokens + DECODE_TOKENS * (self.in_flight + 1)
-        return ahead / self.prefill_rate / self.weight
+        return self._ahead / self.prefill_rate / self.weight
+
+    @property
+    def _ahead(self) -> float:
+        """Return the tokens that are in front of a request, or delay it as if they were."""
+        return self.uncached_tokens + DECODE_TOKENS * (self.in_flight + 1)
 
     @property
     def demand(self) -> float:
@@ -90,9 +95,15 @@ class Candidate:
         return self.load + DECODE_TOKENS * self.recent / self.prefill_rate / self.weight
 
     def cost(self, prompt_tokens: float) -> float:
-        """Return the predicted time to first token and the load of decoding, in seconds of the engine."""
+        """
+        Return the predicted time to first token and the load of decoding, in seconds of the engine.
+
+        An engine that starts slowly counts as slow for what it does not hold: what has begun there stays.
+        """
         own = WORK_WEIGHT * max(0.0, prompt_tokens - self.reuse_tokens)
-        return self.load + own / self.prefill_rate / self.weight
+        held = min(1.0, self.reuse_tokens / prompt_tokens) if prompt_tokens else 0.0
+        weight = self.weight + (1.0 - self.weight) * held
+        return (self._ahead + own) / self.prefill_rate / weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +210,21 @@ def within_bounds(candidates: Sequence[Candidate]) -> list[Candidate]:
     Return the candidates that may get a request for affinity's sake; never none.
 
     Two bounds hold: one for the requests in flight, and one for those of the last seconds, which sees a load
-    that is uneven although each burst of it is over soon.
+    that is uneven although each burst of it is over soon. What an engine lacks that starts slowly is no
+    reason for others to give up what they hold.
     """
-    in_flight = sum(candidate.in_flight for candidate in candidates) / len(candidates)
-    recent = sum(candidate.recent for candidate in candidates) / len(candidates)
+    weights = sum(candidate.weight for candidate in candidates)
+    in_flight = sum(candidate.in_flight for candidate in candidates) / weights
+    recent = sum(candidate.recent for candidate in candidates) / weights
     allowed = [
         candidate
         for candidate in candidates
         if not is_over_bound(
-            candidate.in_flight, in_flight, BOUND_MARGIN + candidate.reuse_tokens / REUSE_PER_REQUEST
+            candidate.in_flight,
+            in_flight * candidate.weight,
+            BOUND_MARGIN + candidate.reuse_tokens / REUSE_PER_REQUEST,
         )
-        and not is_over_bound(candidate.recent, recent, RECENT_MARGIN)
+        and not is_over_bound(candidate.recent, recent * candidate.weight, RECENT_MARGIN)
     ]
     return allowed or list(candidates)
 

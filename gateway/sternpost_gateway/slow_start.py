@@ -20,16 +20,23 @@ NEW_SHARE_MAX: Final = 0.5
 """Of the pool that may start slowly; when more of it is new, everybody has full weight."""
 
 
+FIRST_LOOK_SECONDS: Final = 5.0
+"""After a gateway's own start: an engine that is ready by then has been there before the gateway."""
+
+
 class SlowStart:
-    """Remembers since when each engine serves."""
+    """Remembers since when each engine serves that has begun to while the gateway ran."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._started = clock.monotonic()
         self._since: dict[Engine, float] = {}
 
     def began(self, engine: Engine) -> None:
         """Note that an engine begins to serve: it has become ready, has started anew, or is back."""
-        self._since[engine] = self._clock.monotonic()
+        now = self._clock.monotonic()
+        if now - self._started > FIRST_LOOK_SECONDS:
+            self._since[engine] = now
 
     def forget(self, engine: Engine) -> None:
         """Forget an engine that is gone."""

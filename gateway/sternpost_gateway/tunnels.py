@@ -91,6 +91,7 @@ class Tunnels:
         """Open a connection to an engine; to another one, once, where that fails."""
         parts = self._parts
         tried: list[Engine] = []
+        again = stack.enter_context(ExitStack())
         while True:
             routed = parts.router.route(plain(received), tried)
             tried.append(routed.engine)
@@ -99,11 +100,14 @@ class Tunnels:
             except ConnectFailed as error:
                 self._note_failure(routed, error)
                 others = [view for view in parts.router.views() if view.engine not in tried]
-                if len(tried) >= ATTEMPTS_MAX or not others or not parts.admission.may_retry():
+                may_retry = bool(others) and len(tried) < ATTEMPTS_MAX
+                give_back = await parts.admission.take_retry() if may_retry else None
+                if give_back is None:
                     raise
-                stack.enter_context(parts.admission.retry())
+                again.callback(give_back)
                 parts.metrics.retries.inc()
             else:
+                again.close()
                 stack.enter_context(parts.fleet.flight(routed.engine))
                 engine.writer.write(self._head(routed.engine, received))
                 return engine

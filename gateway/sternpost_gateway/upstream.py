@@ -16,7 +16,13 @@ from typing import Any, Final, Protocol
 import aiohttp
 from yarl import URL
 
-from sternpost_gateway.errors import ConnectFailed, Disconnected, FirstByteTimeout, UpstreamCut
+from sternpost_gateway.errors import (
+    ConnectFailed,
+    Disconnected,
+    FirstByteTimeout,
+    UpstreamCut,
+    UpstreamStalled,
+)
 from sternpost_gateway.settings import Limits, Timeouts
 from sternpost_gateway.tls import Tls
 
@@ -61,7 +67,8 @@ class UpstreamResponse(Protocol):
         Return the next piece as it came, empty at the end.
 
         Raises:
-            UpstreamCut: the answer ended before it was complete, or stalled.
+            UpstreamCut: the answer ended before it was complete.
+            UpstreamStalled: nothing has come of it for too long.
         """
 
     def close(self) -> None:
@@ -165,7 +172,9 @@ class PooledResponse:
         """Return the next piece as it came, empty at the end; raises as `UpstreamResponse.read` says."""
         try:
             return await self._response.content.readany()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            raise UpstreamStalled("the engine's answer stalled before it was complete") from error
+        except (aiohttp.ClientError, OSError) as error:
             raise UpstreamCut("the engine's answer ended before it was complete") from error
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark's workloads through a whole gateway in virtual time: no machine is between model and figure."""
+"""The benchmark's workloads through a whole gateway in virtual time, where no machine is in the figures."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ async def _run(name: str, router: str, seed: int, clock: VirtualClock) -> Outcom
     parts = make_parts_for(around, engines, metrics)
     api = EngineApi(httpx.AsyncClient(transport=httpx.MockTransport(engines.control)), Timeouts())
     probing = asyncio.ensure_future(Prober(api, parts.fleet, metrics, Timeouts(), clock).run())
-    await asyncio.sleep(1.0)
+    await asyncio.sleep(6.0)
     client, began = VirtualClient(Pipeline(parts)), asyncio.get_running_loop().time()
     happening = asyncio.ensure_future(happen(engines.happen, workload, began))
     turns = await asyncio.gather(*(converse(client.ask, one, began) for one in workload.conversations))
@@ -229,3 +229,42 @@ def _scope(session: str, length: int) -> dict[str, Any]:
 
 def _event(event: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(event).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_reuse_is_near_the_oracle_and_engines_share_the_work(name: str, seed: int) -> None:
+    """Whatever the workload, and while engines come and go; nothing fails of which no byte had come."""
+    found = run(name, "sternpost", seed)
+
+    assert gap(found.conversations) <= GAP_MAX
+    assert found.imbalance <= IMBALANCE_MAX
+    assert 0 == found.count(Ended.FAILED)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95], ids=["median", "slowest"])
+def test_without_reuse_affinity_costs_next_to_nothing(share: float) -> None:
+    """Beside least-loaded routing, which has nothing else to look at."""
+    ours, theirs = (
+        first_tokens(run("no_reuse", router).conversations, share) for router in ("sternpost", "least_loaded")
+    )
+
+    assert ours <= NO_REUSE_RATIO_MAX * theirs
+
+
+@pytest.mark.parametrize("name", ["sessions", "hot_prefix", "no_reuse", "pod_joins", "pod_dies"])
+def test_first_tokens_come_no_later_than_with_rendezvous_alone(name: str) -> None:
+    """A rank that knows no load is slower on the whole, and finds no more."""
+    ours, theirs = (run(name, router).conversations for router in ("sternpost", "rendezvous"))
+    means = [
+        statistics.fmean(turn.seconds for turns in one for turn in turns if turn.seconds is not None)
+        for one in (ours, theirs)
+    ]
+
+    assert means[0] <= 1.03 * means[1]
+    assert reuse(ours) >= reuse(theirs) - GAP_MAX
+
+
+def test_least_loaded_alone_is_far_from_the_oracle() -> None:
+    """What the marks would say of a router that knows nothing of caches."""
+    assert gap(run("sessions", "least_loaded").conversations) > 5 * GAP_MAX

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
+from sternpost_fakes.virtual_time import run_virtual
 from sternpost_gateway.admit import Admission
 from sternpost_gateway.errors import Overloaded
 from sternpost_gateway.settings import Limits
+
+Result = TypeVar("Result")
 
 
 def admission(**limits: int) -> Admission:
@@ -45,10 +51,10 @@ def test_refusal_says_when_to_come_back() -> None:
 def test_slot_is_returned_after_a_failure() -> None:
     """Whatever happens inside, the counts return to where they were."""
     tested = admission()
-    with pytest.raises(RuntimeError), tested.request(), tested.body(10), tested.retry():
+    with pytest.raises(RuntimeError), tested.request(), tested.body(10):
         raise RuntimeError
 
-    assert (0, 0, 0) == (tested.in_flight, tested.body_bytes, tested.retries)
+    assert (0, 0) == (tested.in_flight, tested.body_bytes)
 
 
 def test_bodies_share_their_bytes() -> None:
@@ -60,22 +66,79 @@ def test_bodies_share_their_bytes() -> None:
         assert 100 == tested.body_bytes
 
 
-@pytest.mark.parametrize(
-    ("in_flight", "retries", "expected"),
-    [
-        pytest.param(0, 2, True, id="few-requests-below-the-least"),
-        pytest.param(0, 3, False, id="few-requests-at-the-least"),
-        pytest.param(50, 4, True, id="many-requests-below-the-share"),
-        pytest.param(50, 5, False, id="many-requests-at-the-share"),
-    ],
-)
-def test_retries_have_a_budget(in_flight: int, retries: int, expected: bool) -> None:
-    """A tenth of the requests in flight may be retries, and always three."""
-    tested = admission()
-    with ExitStack() as stack:
-        for _ in range(in_flight):
-            stack.enter_context(tested.request())
-        for _ in range(retries):
-            stack.enter_context(tested.retry())
+def virtually(main: Callable[[], Coroutine[None, None, Result]]) -> Result:
+    """Run in virtual time."""
+    return run_virtual(lambda clock: main())
 
-        assert expected is tested.may_retry()
+
+@pytest.mark.parametrize(
+    ("in_flight", "expected"),
+    [pytest.param(0, 3, id="few-requests"), pytest.param(50, 5, id="a-tenth-of-many")],
+)
+def test_retries_have_a_budget(in_flight: int, expected: int) -> None:
+    """A tenth of the requests in flight may be retries, and always three; the next one waits in vain."""
+    tested = admission()
+
+    async def main() -> list[bool]:
+        with ExitStack() as stack:
+            for _ in range(in_flight):
+                stack.enter_context(tested.request())
+            return [await tested.take_retry() is not None for _ in range(expected + 1)]
+
+    assert [True] * expected + [False] == virtually(main)
+
+
+def test_retry_that_comes_free_goes_to_who_has_waited_longest() -> None:
+    """All that a dead engine had is sent again within the budget, one after the other."""
+    tested = admission(retry_min=2)
+    order: list[int] = []
+    most = 0
+
+    async def one(number: int) -> None:
+        nonlocal most
+        give_back = await tested.take_retry()
+        assert give_back is not None
+        order.append(number)
+        most = max(most, tested.retries)
+        await asyncio.sleep(0.5)
+        give_back()
+
+    async def main() -> None:
+        await asyncio.gather(*(one(number) for number in range(12)))
+
+    virtually(main)
+
+    assert (list(range(12)), 2, 0) == (order, most, tested.retries)
+
+
+def test_retry_is_not_waited_for_where_there_never_is_one() -> None:
+    """A budget of nothing is a decision of whoever has set it."""
+    tested = admission(retry_min=0)
+
+    async def main() -> tuple[bool, float]:
+        return await tested.take_retry() is None, asyncio.get_running_loop().time()
+
+    assert (True, 0.0) == virtually(main)
+
+
+@pytest.mark.parametrize("handed_over", [False, True], ids=["while-waiting", "as-its-turn-comes"])
+def test_client_that_leaves_while_it_waits_takes_no_retry_along(handed_over: bool) -> None:
+    """Whoever waits behind it gets its turn."""
+    tested = admission(retry_min=1)
+
+    async def main() -> bool:
+        give_back = await tested.take_retry()
+        assert give_back is not None
+        leaving = asyncio.ensure_future(tested.take_retry())
+        next_one = asyncio.ensure_future(tested.take_retry())
+        await asyncio.sleep(0.1)
+        if handed_over:
+            give_back()
+        leaving.cancel()
+        await asyncio.sleep(0.0)
+        if not handed_over:
+            give_back()
+        return await next_one is not None
+
+    assert virtually(main)
+    assert 1 == tested.retries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -223,6 +224,26 @@ def test_engine_that_starts_slowly_gets_few_misses() -> None:
         counts[strategy.choose(offered, Demand(f"key-{number}", 2000.0)).engine] += 1
 
     assert 0 < counts[ENGINES[0]] < 30
+
+
+def starting(*in_flight: int, reuse: dict[int, float], recent: float = 0.0) -> list[Candidate]:
+    """Return candidates of which the last one has just begun to serve."""
+    *others, last = candidates(*in_flight, reuse=reuse, recent=recent)
+    return [*others, replace(last, weight=0.1, recent=0.0)]
+
+
+def test_engine_that_starts_slowly_takes_no_conversation_from_others() -> None:
+    """That it has had next to nothing lately does not put those over the bound who have had their share."""
+    offers = starting(8, 8, 8, 0, reuse={1: 1500.0}, recent=30.0)
+
+    assert Affinity.HELD is least_cost().choose(offers, CHAT).affinity
+
+
+def test_conversation_that_has_begun_on_an_engine_that_starts_slowly_stays() -> None:
+    """What it holds it need not compute: only what is new makes a cold engine slow."""
+    offers = starting(0, 0, 0, 0, reuse={3: 1800.0})
+
+    assert ENGINES[3] == least_cost().choose(offers, CHAT).engine
 
 
 def test_request_without_a_key_goes_where_there_is_room() -> None:

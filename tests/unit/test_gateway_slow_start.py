@@ -6,7 +6,7 @@ import pytest
 
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.fleet import Engine
-from sternpost_gateway.slow_start import WEIGHT_MIN, WINDOW_SECONDS, SlowStart
+from sternpost_gateway.slow_start import FIRST_LOOK_SECONDS, WEIGHT_MIN, WINDOW_SECONDS, SlowStart
 
 ENGINES = [Engine(f"http://engine-{number}") for number in range(4)]
 
@@ -18,6 +18,18 @@ def running(clock: FakeClock, engines: list[Engine] = ENGINES) -> SlowStart:
         slow_start.began(engine)
     clock.advance(WINDOW_SECONDS)
     return slow_start
+
+
+def test_engines_that_a_gateway_finds_at_its_own_start_are_not_new() -> None:
+    """They have served before; one that joins them soon afterwards is."""
+    clock = FakeClock()
+    slow_start = SlowStart(clock)
+    for engine in ENGINES[:3]:
+        slow_start.began(engine)
+    clock.advance(2 * FIRST_LOOK_SECONDS)
+    slow_start.began(ENGINES[3])
+
+    assert [1.0, 1.0, 1.0, WEIGHT_MIN] == slow_start.weights(ENGINES)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,13 @@ import httpx
 from sternpost_fakes.engine import usage_of
 from sternpost_fakes.sim_engine import CONNECT_SECONDS, EngineDied, SimEngine, Work
 from sternpost_fakes.virtual_time import VirtualClock
-from sternpost_gateway.errors import ConnectFailed, Disconnected, FirstByteTimeout, UpstreamCut
+from sternpost_gateway.errors import (
+    ConnectFailed,
+    Disconnected,
+    FirstByteTimeout,
+    UpstreamCut,
+    UpstreamStalled,
+)
 from sternpost_gateway.settings import Timeouts
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 
@@ -35,8 +41,10 @@ class SimResponse:
         try:
             async with asyncio.timeout(self.idle_seconds):
                 return await anext(self.source, b"")
-        except (EngineDied, TimeoutError) as error:
+        except EngineDied as error:
             raise UpstreamCut("the engine's answer ended before it was complete") from error
+        except TimeoutError as error:
+            raise UpstreamStalled("the engine's answer stalled before it was complete") from error
 
     def close(self) -> None:
         """Do nothing: nothing is held."""
@@ -108,15 +116,25 @@ class SimNetwork:
         return httpx.Response(200, json={"usage": usage_of(report.computed_tokens, 1, report)})
 
     async def _answer(self, engine: SimEngine, body: dict[str, Any], work: Work) -> UpstreamResponse:
-        report = await engine.prefill(work)
-        work.seen.began = True
-        kind = b"text/event-stream" if body.get("stream") else b"application/json"
-        source = engine.pieces(body, report)
+        if body.get("stream"):
+            # As vLLM does: a stream's headers come before anything is computed.
+            kind, source = b"text/event-stream", _computed(engine, body, work)
+        else:
+            report = await engine.prefill(work)
+            work.seen.began = True
+            kind, source = b"application/json", engine.pieces(body, report)
         return SimResponse(200, ((b"content-type", kind),), source, self.timeouts.idle_seconds)
 
     def _engine(self, url: str) -> SimEngine:
         parts = urlsplit(url)
         return self.engines[f"{parts.scheme}://{parts.netloc}"]
+
+
+async def _computed(engine: SimEngine, body: dict[str, Any], work: Work) -> AsyncIterator[bytes]:
+    report = await engine.prefill(work)
+    work.seen.began = True
+    async for piece in engine.pieces(body, report):
+        yield piece
 
 
 async def _once(piece: bytes) -> AsyncIterator[bytes]:
