@@ -69,8 +69,10 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
     metrics = OperatorMetrics(registry)
     _serve_metrics(settings.metrics_port, registry)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(serve_health(settings.health_port))
-        world, watcher = await _make_world(settings, clock, metrics, stack)
+        listed = asyncio.Event()
+        await stack.enter_async_context(serve_health(settings.health_port, listed.is_set))
+        world = await _make_world(settings, clock, metrics, stack)
+        watcher = Watcher(world.api, world.store, world.queue, clock, metrics, world.budgets, listed)
         admission = Admission(world.store, separate=settings.separate_namespaces)
         loops = [run_informed(watcher, Reconciler(world, admission)) for _ in range(settings.workers)]
         loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
@@ -103,7 +105,7 @@ async def run_beside(main: Awaitable[None], loops: Iterable[Coroutine[Any, Any, 
 
 async def _make_world(
     settings: OperatorSettings, clock: Clock, metrics: OperatorMetrics, stack: AsyncExitStack
-) -> tuple[World, Watcher]:
+) -> World:
     client = await connect(settings.kubeconfig)
     stack.push_async_callback(client.close)
     api = KubeApi(
@@ -114,7 +116,7 @@ async def _make_world(
     probe = await stack.enter_async_context(probe_client())
     gateways = await stack.enter_async_context(gateway_client())
     prometheus = await stack.enter_async_context(prometheus_client())
-    world = World(
+    return World(
         api=api,
         store=store,
         queue=queue,
@@ -127,7 +129,6 @@ async def _make_world(
         prometheus_url=settings.prometheus_url,
         budgets=budgets,
     )
-    return world, Watcher(api, store, queue, clock, metrics, budgets)
 
 
 async def choose_budgets(api: Api, pause: Pause = asyncio.sleep) -> Resource:

@@ -43,7 +43,7 @@ class OperatorCommand:
             "--health-port",
             type=_port_or_none,
             default=8081,
-            help="serves /healthz; 0: does not (default: %(default)s)",
+            help="serves /healthz and /readyz; 0: does not (default: %(default)s)",
         )
         parser.add_argument(
             "--metrics-port",

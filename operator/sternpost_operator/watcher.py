@@ -47,7 +47,7 @@ GONE: Final = "DELETED"
 
 
 class Watcher:
-    """Takes over what watches and lists say."""
+    """Takes over what watches and lists say; `listed` is set when every kind has been listed once."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Watcher:
         clock: Clock,
         metrics: OperatorMetrics,
         budgets: Resource,
+        listed: asyncio.Event,
     ) -> None:
         self._api = api
         self._store = store
@@ -65,7 +66,7 @@ class Watcher:
         self._metrics = metrics
         self._budgets = budgets
         self._listed_at = clock.monotonic()
-        self._complete = asyncio.Event()
+        self._listed = listed
         # Asked for at each scrape: it has to grow while a list hangs, too.
         metrics.list_age_seconds.set_function(lambda: clock.monotonic() - self._listed_at)
 
@@ -90,14 +91,14 @@ class Watcher:
         kinds = [(resource, "") for resource in OWN]
         kinds += [(resource, MANAGED) for resource in (*RENDERED, self._budgets)]
         forbidden = [error for kind in kinds if (error := await self._list_if_allowed(*kind)) is not None]
-        self._complete.set()
+        self._listed.set()
         if forbidden:
             raise forbidden[0]
         self._listed_at = self._clock.monotonic()
 
     async def complete(self) -> None:
         """Wait until every kind that may be listed has been, once."""
-        await self._complete.wait()
+        await self._listed.wait()
 
     async def run(self) -> None:
         """List everything again and again, until it is cancelled."""

@@ -16,6 +16,7 @@ from sternpost_fakes.chart_values import COMBINATIONS
 from sternpost_gateway import command as gateway
 from sternpost_gateway import command_kill as kill
 from sternpost_operator import command as operator
+from sternpost_operator.health import LIVE_PATH, READY_PATH
 from sternpost_operator.permissions import policy_rules
 
 CHART = Path(__file__).parents[2] / "charts" / "sternpost"
@@ -171,6 +172,20 @@ def test_a_gateway_with_tls_is_probed_by_tls() -> None:
         probes = [container[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
 
         assert [scheme] * 3 == [probe["scheme"] for probe in probes]
+
+
+def test_the_operator_is_probed_where_it_answers() -> None:
+    """It lives without an API server, and is ready only with one: a server that is away restarts nobody."""
+    (container,) = (
+        item["spec"]["template"]["spec"]["containers"][0]
+        for item in objects({})
+        if item["kind"] == "Deployment" and item["metadata"]["name"].endswith("operator")
+    )
+    probes = {
+        kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness", "startup")
+    }
+
+    assert {"liveness": LIVE_PATH, "readiness": READY_PATH, "startup": LIVE_PATH} == probes
 
 
 def test_draining_fits_into_the_grace_period() -> None:

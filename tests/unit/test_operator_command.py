@@ -117,7 +117,9 @@ async def test_handlers_feed_the_watcher_and_leave_no_trace() -> None:
     """There is one for each kind, and none of the kind that needs a finalizer or an annotation."""
     store, clock = Store(), FakeClock()
     metrics = OperatorMetrics(CollectorRegistry())
-    registry = make_registry(Watcher(FakeApi(), store, WorkQueue(clock), clock, metrics, BUDGETS), None)
+    registry = make_registry(
+        Watcher(FakeApi(), store, WorkQueue(clock), clock, metrics, BUDGETS, asyncio.Event()), None
+    )
     handlers: Any = registry._watching.get_all_handlers()
     value = {**SMALLEST, "metadata": {"name": "a", "namespace": "x"}}
     for handler in handlers:

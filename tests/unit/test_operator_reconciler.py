@@ -330,7 +330,9 @@ async def test_a_kill_outlives_the_start_of_an_operator() -> None:
     killed = copy.deepcopy(await first.look(POLICY_KEY))
     second.api.objects = first.api.objects
     world = second.world
-    watcher = Watcher(second.api, world.store, world.queue, world.clock, world.metrics, BUDGETS)
+    watcher = Watcher(
+        second.api, world.store, world.queue, world.clock, world.metrics, BUDGETS, asyncio.Event()
+    )
     working = asyncio.create_task(run_informed(watcher, second.reconciler))
     watcher.saw(POLICIES, None, second.api.objects["cachepolicies", "agents", "support"])
     await _let_everybody_work()

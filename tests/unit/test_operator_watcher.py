@@ -48,7 +48,9 @@ class Scene(Generic[Server]):
         self.queue = WorkQueue(self.clock)
         self.registry = CollectorRegistry()
         metrics = OperatorMetrics(self.registry)
-        self.watcher = Watcher(self.api, self.store, self.queue, self.clock, metrics, BUDGETS)
+        self.watcher = Watcher(
+            self.api, self.store, self.queue, self.clock, metrics, BUDGETS, asyncio.Event()
+        )
 
     def announced(self) -> set[str]:
         """Return the keys whose time has come, as people read them."""

@@ -33,11 +33,16 @@ Programs = Callable[[Pod, str], Sequence[str] | None]
 
 @dataclass(slots=True)
 class FakePod:
-    """A pod that has been started; `process` is None where nothing runs for it, else `start` runs another."""
+    """
+    A pod that has been started; `process` is None where nothing runs for it.
+
+    `start` runs the program again, `words` is its command.
+    """
 
     address: str
     process: subprocess.Popen[bytes] | None
     start: Callable[[], subprocess.Popen[bytes]] | None = None
+    words: Sequence[str] = ()
     is_ready: bool | None = None
     ending_since: float | None = None
 
@@ -120,15 +125,13 @@ class FakeKubelet:
         variables = {item["name"]: item["value"] for item in container.get("env", []) if "value" in item}
         log = self.cluster.folder / f"pod-{pod['metadata']['name']}.log"
         start = partial(_start_program, command, {**program_environment(), **variables}, log)
-        return FakePod(address, start(), start)
+        return FakePod(address, start(), start, command)
 
     def _report(self, api: httpx.Client, probe: httpx.Client, pod: Pod, fake: FakePod) -> None:
         if _has_ended(pod, fake):
             self._report_end(api, pod, fake)
             return
-        is_ready = fake.process is None or (
-            fake.process.poll() is None and _answers(probe, pod, fake.address)
-        )
+        is_ready = fake.process is None or (fake.process.poll() is None and _answers(probe, pod, fake))
         if is_ready != fake.is_ready:
             status = pod_status(pod, fake.address, is_ready)
             merge = {"content-type": "application/merge-patch+json"}
@@ -230,19 +233,28 @@ def end_program(process: subprocess.Popen[bytes]) -> None:
     process.wait(END_SECONDS_MAX)
 
 
-def _answers(probe: httpx.Client, pod: Pod, address: str) -> bool:
+def _answers(probe: httpx.Client, pod: Pod, fake: FakePod) -> bool:
     """Do what the first container's readiness probe asks for; without one a running pod is ready."""
-    request = pod["spec"]["containers"][0].get("readinessProbe", {}).get("httpGet")
+    container = pod["spec"]["containers"][0]
+    request = container.get("readinessProbe", {}).get("httpGet")
     if request is None:
         return True
-    port = request["port"]
-    if isinstance(port, str):
-        ports = pod["spec"]["containers"][0]["ports"]
-        port = next(item["containerPort"] for item in ports if item.get("name") == port)
+    port = _number_of(request["port"], container, fake.words)
     try:
-        return probe.get(f"http://{address}:{port}{request['path']}").is_success
+        return probe.get(f"http://{fake.address}:{port}{request['path']}").is_success
     except httpx.HTTPError:
         return False
+
+
+def _number_of(port: int | str, container: Mapping[str, Any], words: Sequence[str]) -> int:
+    """Return a port's number: what the flag of the port's name tells the program, else the container's."""
+    if isinstance(port, int):
+        return port
+    flag = f"--{port}-port="
+    told = next((word.removeprefix(flag) for word in words if word.startswith(flag)), None)
+    if told is not None:
+        return int(told)
+    return next(int(item["containerPort"]) for item in container["ports"] if item.get("name") == port)
 
 
 def _has_ended(pod: Pod, fake: FakePod) -> bool:

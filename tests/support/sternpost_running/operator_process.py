@@ -29,10 +29,10 @@ class RunningOperator:
     health_port: int
     metrics_port: int
 
-    def is_healthy(self) -> bool:
-        """Tell whether the liveness endpoint answers."""
+    def is_ready(self) -> bool:
+        """Tell whether it has seen everything, and works."""
         try:
-            return httpx.get(f"http://127.0.0.1:{self.health_port}/healthz", trust_env=False).is_success
+            return httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", trust_env=False).is_success
         except httpx.HTTPError:
             return False
 
@@ -81,7 +81,7 @@ def running_operator(
         process = subprocess.Popen(command, stdout=file, stderr=file, preexec_fn=die_with_parent)
     running = RunningOperator(process, log, health, metrics)
     try:
-        wait_for(running.is_healthy, "the operator is healthy")
+        wait_for(running.is_ready, "the operator is ready")
         yield running
     finally:
         if process.poll() is None:

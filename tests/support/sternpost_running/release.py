@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -63,9 +62,8 @@ class Release:
 
     def is_alive(self, pod: Mapping[str, Any]) -> bool:
         """Tell whether a pod of the operator answers where the kubelet asks whether it lives."""
-        process = self.kubelet.pods[pod["metadata"]["uid"]].process
-        assert process is not None, "the operator's pod has a program"
-        flag = next(word for word in _words_of(process) if word.startswith(HEALTH_FLAG))
+        words = self.kubelet.pods[pod["metadata"]["uid"]].words
+        flag = next(word for word in words if word.startswith(HEALTH_FLAG))
         try:
             return self.client.get(f"http://127.0.0.1:{flag.removeprefix(HEALTH_FLAG)}/healthz").is_success
         except httpx.TransportError:
@@ -117,11 +115,6 @@ class Release:
 def _token_of(cluster: Cluster, namespace: str) -> str:
     secret = cluster.get(f"/api/v1/namespaces/{namespace}/secrets/{NAME}-gateway")
     return base64.b64decode(secret["data"]["token"]).decode()
-
-
-def _words_of(process: subprocess.Popen[bytes]) -> list[str]:
-    words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    return words.decode().split("\0")
 
 
 def _is_of(pod: Mapping[str, Any], component: str) -> bool:
