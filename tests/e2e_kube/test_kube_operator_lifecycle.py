@@ -16,8 +16,8 @@ from sternpost_running.operator_process import running_operator
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
-HANG_SECONDS = 15.0
-"""Longer than any single request may take."""
+HANG_SECONDS = 11.0
+"""Longer than any single request may take, which is 10 s."""
 
 RECOVERY_SECONDS_MAX = 90.0
 

@@ -52,12 +52,17 @@ class ChatLoad:
     failed: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     _urls: Sequence[str] = ()
+    _ended: set[str] = field(default_factory=set)
     _turns: Iterator[int] = field(default_factory=itertools.count)
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Send until stopped; for a thread."""
         asyncio.run(self._run())
+
+    def end(self, model: str) -> None:
+        """Have nobody chat about a model any more; others go on."""
+        self._ended.add(model)
 
     def stop(self) -> None:
         """End after the chats that have begun."""
@@ -81,7 +86,7 @@ class ChatLoad:
 
     async def _chat_on(self, client: openai.AsyncOpenAI, stream: Stream) -> None:
         for session in itertools.cycle(stream.sessions):
-            if self._stop.is_set():
+            if self._stop.is_set() or stream.model in self._ended:
                 return
             if self._urls:
                 await self._chat(client, stream, session)
