@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sternpost_fakes.chart_values import COMBINATIONS
+from sternpost_fakes.crd_schema import CRDS
 from sternpost_running.kubernetes import Cluster
 
 pytestmark = pytest.mark.kube
@@ -148,3 +149,22 @@ def test_two_releases_stand_side_by_side(cluster: Cluster, namespace: str, confi
     assert ["one", "two"] == sorted(item["name"] for item in config.list())
     config.uninstall("one")
     config.uninstall("two")
+
+
+def test_deleting_the_schemas_takes_every_object(cluster: Cluster, namespace: str) -> None:
+    """The last step of the guide: no object is left, and the server forgets that there were such kinds."""
+    made = {
+        "apiVersion": "sternpost.dev/v1alpha1",
+        "kind": "CachePolicy",
+        "metadata": {"name": "support", "namespace": namespace},
+        "spec": {"match": {"models": [namespace]}, "poolRef": {"name": "p"}},
+    }
+    cluster.apply(made)
+    done = cluster.kubectl("delete", "-f", str(CRDS))
+    try:
+        assert 0 == done.returncode, done.stderr
+        cluster.wait(lambda: cluster.get("/apis/sternpost.dev/v1alpha1") == {}, "the kinds are gone")
+    finally:
+        cluster.apply_crds(CRDS)
+
+    assert [] == cluster.get("/apis/sternpost.dev/v1alpha1/cachepolicies")["items"]
