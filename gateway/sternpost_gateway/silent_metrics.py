@@ -18,7 +18,7 @@ class Silent:
         """Return itself."""
         return self
 
-    def inc(self, amount: float = 1.0, exemplar: Mapping[str, str] | None = None) -> None:
+    def inc(self, amount: float = 1.0) -> None:
         """Do nothing."""
 
     def set(self, value: float) -> None:
