@@ -41,8 +41,12 @@ AT_ONCE: Final = 8
 FIRST_SECONDS: Final = 0.6
 """Of the engine; long beside what a busy machine adds."""
 
-REPLAYS: Final = "sternpost_gateway_shadow_"
-"""What gateways count of replays, which need a quiet minute; it is made up, with the figures of engines."""
+UNSEEN: Final = ("sternpost_gateway_shadow_", "sternpost_gateway_isolation_")
+"""
+What gateways do not count in so short a time: replays, which need a quiet minute, and what must never be.
+
+It is made up, with the figures of engines.
+"""
 
 READY_SECONDS_MAX: Final = 20.0
 ROUND_SECONDS: Final = 3.0
@@ -80,7 +84,7 @@ async def _observe(folder: Path) -> AsyncGenerator[Observed, None]:
     engine = FakeEngine(first_delay_seconds=FIRST_SECONDS, delay_seconds=0.01)
     async with running_engine(engine), gateway_process(folder, engine.url) as (_, url):
         gateway = Target(urlsplit(url).netloc, {"namespace": "serving"})
-        with running_exposition("engine", "operator", also=REPLAYS) as other:
+        with running_exposition("engine", "operator", also=UNSEEN) as other:
             engines = Target(other, {"namespace": "models", "sternpost_dev_pool": "models/qwen"})
             with running_prometheus(folder, rule_groups(), [gateway, engines]) as prometheus:
                 asked = await _ask_all(url)

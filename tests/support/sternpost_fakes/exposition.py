@@ -37,11 +37,9 @@ class Exposition:
     Each scrape finds all counters one higher.
     """
 
-    def __init__(self, *parts: str, also: str = "") -> None:
+    def __init__(self, *parts: str, also: tuple[str, ...] = ()) -> None:
         self._metrics = [
-            metric
-            for metric in inventory()
-            if metric.part in parts or (also and metric.name.startswith(also))
+            metric for metric in inventory() if metric.part in parts or metric.name.startswith(also)
         ]
         self._scrapes = 0
 
@@ -71,7 +69,7 @@ def _family(metric: Metric, count: int) -> Any:
 
 
 @contextmanager
-def running_exposition(*parts: str, also: str = "") -> Iterator[str]:
+def running_exposition(*parts: str, also: tuple[str, ...] = ()) -> Iterator[str]:
     """Serve what `Exposition` collects for the length of a block; yield the address as HOST:PORT."""
     registry = CollectorRegistry()
     registry.register(Exposition(*parts, also=also))
