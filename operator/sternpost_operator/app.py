@@ -71,12 +71,26 @@ async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         listed = asyncio.Event()
         await stack.enter_async_context(serve_health(settings.health_port, listed.is_set))
-        world = await _make_world(settings, clock, metrics, stack)
+        world = await _unless_stopped(stop, _make_world(settings, clock, metrics, stack))
+        if world is None:
+            return
         watcher = Watcher(world.api, world.store, world.queue, clock, metrics, world.budgets, listed)
         admission = Admission(world.store, separate=settings.separate_namespaces)
         loops = [run_informed(watcher, Reconciler(world, admission)) for _ in range(settings.workers)]
         loops += [watcher.run(), world.fleet.run(), _watch_rights(world)]
         await run_beside(watch(watcher, settings.kubeconfig, stop), loops)
+
+
+async def _unless_stopped(stop: asyncio.Event, making: Coroutine[Any, Any, World]) -> World | None:
+    """Return what is made; None where it is told to stop before, as while no API server answers."""
+    made, stopped = asyncio.create_task(making), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((made, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return made.result() if made.done() else None
+    finally:
+        made.cancel()
+        stopped.cancel()
+        await asyncio.gather(made, stopped, return_exceptions=True)
 
 
 async def run_informed(watcher: Watcher, reconciler: Reconciler) -> None:

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 from typing import Final
 
 from sternpost_core.logs import add_log_format, configure_logs
@@ -73,8 +74,12 @@ class OperatorCommand:
 
 
 async def _run(settings: OperatorSettings) -> None:
-    # kopf takes the signals and ends by itself; the event is for whoever runs an operator in a program.
-    await run_operator(settings, asyncio.Event())
+    stop = asyncio.Event()
+    # kopf takes the signals over once it runs. Before, and as the first process of a container, nothing else
+    # would end the operator but force.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run_operator(settings, stop)
 
 
 def read_settings(arguments: argparse.Namespace, kubeconfig: str | None) -> OperatorSettings:

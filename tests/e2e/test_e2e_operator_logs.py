@@ -16,7 +16,7 @@ END_SECONDS_MAX: Final = 20.0
 
 
 def test_lines_are_json_before_there_is_an_api_server(tmp_path: Path) -> None:
-    """With a cluster that nobody listens for, which is waited for and said so."""
+    """With a cluster that nobody listens for, which is waited for and said so until it is told to end."""
     ports = free_ports(3)
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(_kubeconfig(ports[0])))
@@ -26,10 +26,13 @@ def test_lines_are_json_before_there_is_an_api_server(tmp_path: Path) -> None:
         try:
             assert process.stderr is not None
             line = json.loads(process.stderr.readline())
+            process.terminate()
+            status = process.wait(END_SECONDS_MAX)
         finally:
             process.kill()
             process.wait(END_SECONDS_MAX)
 
+    assert 0 == status
     assert ("WARNING", "sternpost_operator.app") == (line["level"], line["logger"])
     assert line["message"].startswith("waiting for the API server")
 

@@ -89,6 +89,20 @@ async def test_an_operator_that_starts_within_an_outage_is_alive(port: int, kube
     assert ((200, 503), False) == (statuses, is_over)
 
 
+async def test_an_operator_that_waits_ends_when_it_is_told_to(kubeconfig: str) -> None:
+    """Nobody has to end it by force because no API server answers."""
+    stop = asyncio.Event()
+    settings = OperatorSettings(kubeconfig=kubeconfig, health_port=0, metrics_port=0)
+    running = asyncio.create_task(run_operator(settings, stop))
+    await asyncio.sleep(POLL_SECONDS)
+    before = running.done()
+    stop.set()
+    async with asyncio.timeout(START_SECONDS_MAX):
+        await running
+
+    assert not before
+
+
 async def test_a_port_that_is_taken_is_told_by_its_flag() -> None:
     """Whoever starts a second operator on one machine reads which flag to change."""
     with socket.socket() as other:
