@@ -16,7 +16,7 @@ from bench.common.process_group import group_bytes
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
-from bench.evaluation.scope import SEED, Scope
+from bench.evaluation.scope import ONCE, SEED, Scope
 from bench.evaluation.targets import ONLY, targets_of
 from bench.routing.routers import HOST, Router, running
 from sternpost_gateway.bench.client import open_session
@@ -85,7 +85,7 @@ def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
     for repeat, order in interleaved(targets, run.scope.repeats):
         for name, sessions in run.scope.sessions.items():
             recipe = replace(recipes[name], sessions=sessions)
-            if run.only and name not in run.only:
+            if (run.only and name not in run.only) or (repeat and name in ONCE):
                 continue
             for target in order:
                 piece = Piece(recipe, repeat, target)

@@ -17,7 +17,7 @@ from bench.demo.progress import Progress
 from bench.evaluation.__main__ import Found, bounds_table, document_of
 from bench.evaluation.claims import BEST_PEER, CLAIMS, judge
 from bench.evaluation.peers import litellm_settings
-from bench.evaluation.scope import QUICK, WHOLE, Scope
+from bench.evaluation.scope import ONCE, QUICK, WHOLE, Scope
 from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
 from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
 from bench.routing.routers import Router
@@ -90,7 +90,7 @@ async def test_every_target_gets_its_workloads_and_a_second_run_nothing(make_run
     await run_all(make_run())
 
     run = make_run()
-    assert 6 == len(run.records) == len(recorded_units(run.records, SMALL, [NO_CACHE, PLAIN]))
+    assert 4 == len(run.records) == len(recorded_units(run.records, SMALL, [NO_CACHE, PLAIN]))
     await run_all(replace(run, start=refuse))
 
 
@@ -102,17 +102,23 @@ async def test_a_run_that_is_out_of_time_keeps_what_it_has(make_run: MakeRun) ->
 
 
 def test_repetitions_are_the_outer_loop(make_run: MakeRun) -> None:
-    """A run that is cut short has something of every workload."""
+    """A run that is cut short has something of every workload; what is not judged runs once."""
     targets = targets_of({}, ["http://a"], "m")
 
     assert [
         ("multi_turn_qa", 0, NO_CACHE),
         ("multi_turn_qa", 0, PLAIN),
         ("no_reuse", 0, PLAIN),
-        ("multi_turn_qa", 1, PLAIN),
-        ("multi_turn_qa", 1, NO_CACHE),
         ("no_reuse", 1, PLAIN),
     ] == [(piece.recipe.name, piece.repeat, piece.target.name) for piece in pieces(make_run(), targets)]
+
+
+def test_what_is_judged_is_repeated() -> None:
+    """One repetition would hold a bound to one draw of the workload."""
+    judged = {claim.bound.workload for claim in CLAIMS}
+
+    assert set() == judged & ONCE
+    assert set(WHOLE.sessions) == judged | ONCE
 
 
 def test_all_targets_get_answers_of_one_length_and_only_one_is_salted() -> None:
@@ -215,7 +221,7 @@ async def test_a_router_that_does_not_start_is_missing_and_stops_nobody(make_run
 
     assert ["broken"] == list(missing)
     assert "ended with status 1" in missing["broken"]
-    assert 6 == len(run.records)
+    assert 4 == len(run.records)
 
 
 def test_recorded_units_come_back_in_the_scope_s_order(tmp_path: Path) -> None:
