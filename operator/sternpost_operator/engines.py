@@ -57,7 +57,7 @@ class HttpProbe:
 
     async def _ask_one(self, url: str) -> Said:
         try:
-            response = await self._client.get(url + INFO_PATH, timeout=TIMEOUT_SECONDS)
+            response = await self._client.get(url + INFO_PATH)
         except httpx.HTTPError as error:
             return Said(Reuse.UNKNOWN, f"no answer: {type(error).__name__}")
         if response.status_code == httpx.codes.NOT_FOUND:
@@ -76,7 +76,12 @@ def read_info(status: int, answer: object) -> Said:
 
 def probe_client() -> httpx.AsyncClient:
     """Return the client for engines; it believes no environment variable about proxies."""
-    return httpx.AsyncClient(limits=httpx.Limits(max_connections=CONNECTIONS_MAX), trust_env=False)
+    # Whoever waits for a connection is not silent: only what it takes to answer counts.
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+        timeout=httpx.Timeout(TIMEOUT_SECONDS, pool=None),
+        trust_env=False,
+    )
 
 
 def _json(response: httpx.Response) -> Any:

@@ -62,7 +62,7 @@ class HttpGatewayProbe:
 
     async def _ask_versions(self, url: str) -> Seen:
         try:
-            response = await self._client.get(url + TEMPLATES_PATH, timeout=TIMEOUT_SECONDS)
+            response = await self._client.get(url + TEMPLATES_PATH)
             if not response.is_success or len(response.content) > PAGE_BYTES_MAX:
                 return {}
             return read_versions(response.json())
@@ -72,7 +72,7 @@ class HttpGatewayProbe:
 
     async def _ask_one(self, url: str) -> GatewayReport:
         try:
-            response = await self._client.get(f"{url}/metrics", timeout=TIMEOUT_SECONDS)
+            response = await self._client.get(f"{url}/metrics")
         except httpx.HTTPError as error:
             return GatewayReport(fault=f"no answer: {type(error).__name__}")
         if not response.is_success or len(response.content) > PAGE_BYTES_MAX:
@@ -120,4 +120,9 @@ def read_report(page: str) -> GatewayReport:
 
 def gateway_client() -> httpx.AsyncClient:
     """Return the client for gateways; it believes no environment variable about proxies."""
-    return httpx.AsyncClient(limits=httpx.Limits(max_connections=CONNECTIONS_MAX), trust_env=False)
+    # Whoever waits for a connection is not silent: only what it takes to answer counts.
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+        timeout=httpx.Timeout(TIMEOUT_SECONDS, pool=None),
+        trust_env=False,
+    )

@@ -46,6 +46,11 @@ ADOPTED_SECONDS: Final = 30.0
 """Between two looks at a pool whose pods are somebody else's: each look asks the server for them."""
 
 ENGINES_MAX: Final = 64
+"""Engines that a status names, the first ones."""
+
+ASKED_MAX: Final = 1024
+"""Engines that are asked what they reuse: as many as a pool may have."""
+
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -96,8 +101,8 @@ def decide_pool(observed: PoolObserved, status: Mapping[str, Any], now: float) -
     return _run(observed, pool, pool.engines, seen, status, now)
 
 
-def pod_addresses(pods: Sequence[Object], port: int, count_max: int = ENGINES_MAX) -> dict[str, str]:
-    """Return the base URLs of the pods that are ready, by name; by default as many as a status holds."""
+def pod_addresses(pods: Sequence[Object], port: int, count_max: int = ASKED_MAX) -> dict[str, str]:
+    """Return the base URLs of the pods that are ready, by name; by default as many as a pool may have."""
     ready = [pod for pod in pods if _is_ready(pod)]
     return {pod["metadata"]["name"]: _url(pod["status"]["podIP"], port) for pod in ready[:count_max]}
 

@@ -212,6 +212,17 @@ def test_only_pods_that_serve_are_asked() -> None:
     assert {"small-0": "http://10.0.0.0:8000"} == pod_addresses(pods, 8000)
 
 
+def test_a_change_goes_on_in_the_largest_pool() -> None:
+    """Every engine is asked, those with the highest numbers, which change first, too."""
+    many = changed(THREE, "spec.engine.replicas", 1024)
+    pods = [pod(number, revision="new" if number >= 1000 else "old") for number in range(1024)]
+    said = dict.fromkeys(pod_addresses(pods, 8000), READY)
+    plan = decide_pool(observed(many, children=children(many, 1000), pods=pods, said=said), {}, NOW)
+
+    assert 999 == partition_of(plan)
+    assert ("True", "EnginesReady") == conditions(plan)["Ready"]
+
+
 def test_status_of_the_largest_pool_is_small_and_in_the_schema() -> None:
     """64 engines with long reasons are cut to 16 KiB, and everything is a field of the schema."""
     many = changed(THREE, "spec.engine.replicas", 1024)

@@ -13,9 +13,9 @@ from docs.make_metrics import inventory
 from sternpost_gateway.errors import MEANINGS
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.record import CLIENT_GONE, CUT, LENGTH
-from sternpost_operator.engines import HttpProbe, Reuse, Said
+from sternpost_operator.engines import HttpProbe, Reuse, Said, probe_client
 from sternpost_operator.figures import SAMPLE_NAMES, Figures, Sample, figures_to_status, known
-from sternpost_operator.gateways import GatewayReport, HttpGatewayProbe, read_report
+from sternpost_operator.gateways import GatewayReport, HttpGatewayProbe, gateway_client, read_report
 from sternpost_operator.prometheus import FiguresUnavailable, Prometheus
 from sternpost_operator.queries import (
     BY_ARM,
@@ -111,6 +111,13 @@ async def test_gateway_that_does_not_answer_is_reported() -> None:
         report = (await HttpGatewayProbe(http).ask({"a": "http://gateway:8080"}))["a"]
 
     assert "no answer: ConnectError" == report.fault
+
+
+@pytest.mark.parametrize("make", [probe_client, gateway_client], ids=["engines", "gateways"])
+async def test_who_waits_for_a_connection_is_not_silent(make: Callable[[], httpx.AsyncClient]) -> None:
+    """Of a thousand that are asked most wait their turn: the two seconds are for answers alone."""
+    async with make() as http:
+        assert (2.0, 2.0, None) == (http.timeout.connect, http.timeout.read, http.timeout.pool)
 
 
 def vector(*elements: tuple[str, str, str]) -> list[dict[str, Any]]:
