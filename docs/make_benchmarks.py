@@ -246,8 +246,9 @@ def _model(results: Results) -> Iterator[str]:
         return
     yield (
         "Fitted to plain vLLM with and without its cache: "
-        f"{speed.prefill_rate:.0f} prompt tokens per second, and {speed.fixed_seconds * 1000:.0f} ms each\n"
-        "prompt. Mean times to first token that this predicts where requests wait for no other:\n"
+        f"{speed.prefill_rate:.0f} prompt tokens per second, {speed.fixed_seconds * 1000:.0f} ms each\n"
+        f"prompt, {speed.pair_seconds * 1e9:.0f} ns for each earlier token that a computed one looks at.\n"
+        "Mean times to first token that this predicts where requests wait for no other:\n"
     )
     head = ("workload", "target", "predicted ms", "measured ms", "off")
     yield (

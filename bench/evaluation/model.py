@@ -9,7 +9,7 @@ from typing import Any, Final
 from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, STERNPOST
 from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.workload import Closed
-from sternpost_gateway.capacity.speed import Point, Speed, fit
+from sternpost_gateway.capacity.speed import Point, Speed, Work, fit
 
 FITTED: Final = (NO_CACHE, PLAIN)
 PREDICTED: Final = (ANY_ENGINE, STERNPOST)
@@ -17,6 +17,7 @@ PREDICTED: Final = (ANY_ENGINE, STERNPOST)
 
 TTFT: Final = "ttft_mean"
 COMPUTED: Final = "computed_tokens"
+PROMPT: Final = "prompt_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def predictions(rows: Sequence[Mapping[str, Any]]) -> list[Prediction]:
     """
     speed = fitted(rows)
     return [
-        Prediction(workload, target, speed.first_token_seconds(point.computed_tokens), point.ttft)
+        Prediction(workload, target, speed.first_token_seconds(point.work), point.ttft)
         for target in PREDICTED
         for workload, point in _points(rows, target).items()
     ]
@@ -68,7 +69,7 @@ def _points(rows: Sequence[Mapping[str, Any]], target: str) -> dict[str, Point]:
     }
     workloads = dict.fromkeys(workload for workload, _ in values)
     return {
-        workload: Point(values[workload, COMPUTED], values[workload, TTFT])
+        workload: Point(Work(values[workload, COMPUTED], values[workload, PROMPT]), values[workload, TTFT])
         for workload in workloads
-        if (workload, COMPUTED) in values and (workload, TTFT) in values
+        if {(workload, COMPUTED), (workload, PROMPT), (workload, TTFT)} <= set(values)
     }

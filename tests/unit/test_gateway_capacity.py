@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sternpost_core.errors import OperatingError, SettingsError, SternpostError
 from sternpost_gateway.bench.agents import agent_bodies
@@ -14,9 +16,10 @@ from sternpost_gateway.capacity.command import COMMAND
 from sternpost_gateway.capacity.demand import Demand
 from sternpost_gateway.capacity.queueing import simulate
 from sternpost_gateway.capacity.sizing import HOURS_PER_MONTH, Prices, Promise, plan
-from sternpost_gateway.capacity.speed import Point, Speed, fit
+from sternpost_gateway.capacity.speed import Point, Speed, Work, fit
 
 SPEED = Speed(prefill_rate=1000.0, fixed_seconds=0.05)
+WORK = Work(computed_tokens=450, prompt_tokens=1000)
 PROMISE = Promise(requests_per_second=10.0, answer_tokens=0.0, ttft_p95_seconds=2.0, utilisation_max=0.8)
 PRICES = Prices(engine_hour=2.0, kv_bytes_per_token=1024.0)
 
@@ -49,8 +52,8 @@ def log(tmp_path: Path) -> Path:
 )
 def test_waiting_for_one_engine_is_as_the_theory_has_it(busy: float) -> None:
     """With requests of one size the mean wait is busy / (2 (1 - busy)) times what one takes."""
-    held = SPEED.first_token_seconds(450)
-    waiting = simulate((450,), 0.0, SPEED, busy / held, 1, requests=60_000)
+    held = SPEED.first_token_seconds(WORK)
+    waiting = simulate((WORK,), 0.0, SPEED, busy / held, 1, requests=60_000)
 
     assert held + held * busy / (2 * (1 - busy)) == pytest.approx(waiting.ttft_mean, rel=0.1)
     assert busy == pytest.approx(waiting.utilisation, rel=0.05)
@@ -58,25 +61,66 @@ def test_waiting_for_one_engine_is_as_the_theory_has_it(busy: float) -> None:
 
 def test_answers_keep_an_engine_busy_but_come_after_the_first_token() -> None:
     """They make others wait, not their own first token."""
-    idle = simulate((450,), 100.0, Speed(1000.0, 0.05, decode_rate=100.0), 0.001, 1, requests=200)
+    idle = simulate((WORK,), 100.0, Speed(1000.0, 0.05, decode_rate=100.0), 0.001, 1, requests=200)
 
     assert 0.5 == pytest.approx(idle.ttft_p50)
-    assert 1.5 == pytest.approx(Speed(1000.0, 0.05, decode_rate=100.0).busy_seconds(450, 100.0))
+    assert 1.5 == pytest.approx(Speed(1000.0, 0.05, decode_rate=100.0).busy_seconds(WORK, 100.0))
 
 
-def test_a_speed_is_found_again_in_what_it_made() -> None:
-    """Exactly, where the points lie on it."""
-    found = fit([Point(tokens, SPEED.first_token_seconds(tokens)) for tokens in range(100, 1300, 100)])
+@pytest.mark.parametrize(
+    "speed",
+    [
+        pytest.param(Speed(1000.0), id="tokens alone"),
+        pytest.param(Speed(1000.0, 0.05), id="and something for each prompt"),
+        pytest.param(Speed(1000.0, pair_seconds=1e-6), id="and attention"),
+        pytest.param(Speed(1000.0, 0.05, pair_seconds=1e-6), id="all three"),
+    ],
+)
+def test_a_speed_is_found_again_in_what_it_made(speed: Speed) -> None:
+    """Exactly, where the points lie on it; what is not in them is zero."""
+    works = [Work(computed, computed + cached) for computed in range(100, 1300, 100) for cached in (0, 700)]
+    found = fit([Point(work, speed.first_token_seconds(work)) for work in works])
 
-    assert 1000.0 == pytest.approx(found.prefill_rate)
-    assert 0.05 == pytest.approx(found.fixed_seconds)
+    assert speed.prefill_rate == pytest.approx(found.prefill_rate)
+    assert speed.fixed_seconds == pytest.approx(found.fixed_seconds)
+    assert speed.pair_seconds == pytest.approx(found.pair_seconds)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 5000), st.integers(0, 5000), st.floats(0.001, 60.0)), min_size=8, max_size=40
+    )
+)
+def test_no_cost_of_a_fitted_speed_is_below_zero(drawn: list[tuple[int, int, float]]) -> None:
+    """Whatever was measured: a plan on negative times would be nonsense."""
+    points = [Point(Work(computed, computed + cached), ttft) for computed, cached, ttft in drawn]
+    try:
+        found = fit(points)
+    except OperatingError as error:
+        assert "no speed fits" in str(error)
+        return
+
+    assert found.prefill_rate > 0
+    assert min(found.fixed_seconds, found.pair_seconds) >= 0
+
+
+def test_few_tokens_behind_a_long_cached_prefix_take_longer_than_few_alone() -> None:
+    """Attention looks at all that stands before them."""
+    speed = Speed(1000.0, pair_seconds=1e-6)
+
+    assert 0.1 + 0.005 == pytest.approx(speed.first_token_seconds(Work(100, 100)))
+    assert 0.1 + 0.195 == pytest.approx(speed.first_token_seconds(Work(100, 2000)))
 
 
 @pytest.mark.parametrize(
     ("points", "fault"),
     [
-        pytest.param([Point(100, 0.1)] * 3, "3 requests are too few", id="few"),
-        pytest.param([Point(100 * n, 1.0 / n) for n in range(1, 10)], "no speed fits", id="faster with more"),
+        pytest.param([Point(Work(100, 100), 0.1)] * 3, "3 requests are too few", id="few"),
+        pytest.param(
+            [Point(Work(100 * n, 100 * n), 1.0 / n) for n in range(1, 10)],
+            "no speed fits",
+            id="faster with more",
+        ),
     ],
 )
 def test_what_gives_no_speed_is_said(points: list[Point], fault: str) -> None:
@@ -143,7 +187,7 @@ def test_a_speed_is_taken_from_a_bench_s_run(
             turn=0,
             measured=True,
             started=0.0,
-            ttft=SPEED.first_token_seconds(100 * number),
+            ttft=SPEED.first_token_seconds(Work(100 * number, 100 * number)),
             total=1.0,
             prompt_tokens=100 * number,
             computed_tokens=100 * number,

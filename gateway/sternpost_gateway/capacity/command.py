@@ -97,7 +97,9 @@ def speed_of(arguments: argparse.Namespace) -> Speed:
         if arguments.prefill_rate is None:
             fault = Fault("--prefill-rate", "nothing", "tokens per second, or a bench's run by --speed-from")
             raise SettingsError("plan", [fault])
-        return Speed(arguments.prefill_rate, arguments.fixed_ms / 1000, arguments.decode_rate)
+        return Speed(
+            arguments.prefill_rate, arguments.fixed_ms / 1000, arguments.decode_rate, arguments.pair_ns / 1e9
+        )
     recorded = read_records(arguments.speed_from)
     target = arguments.speed_target or recorded.head["baseline"]
     if target not in recorded.head["targets"]:
@@ -143,6 +145,10 @@ def _add_speed(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="of each prompt (%(default)s)",
     )
+    parser.add_argument(
+        "--pair-ns", type=zero_or_more, default=0.0, metavar="NS",
+        help="of each earlier token that a computed one looks at (%(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--decode-rate", type=above_zero, default=float("inf"), metavar="N",
         help="answer tokens per second of an engine, all requests together (default: answers cost nothing)",

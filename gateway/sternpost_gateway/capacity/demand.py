@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from sternpost_core.policy import Policy
+from sternpost_gateway.capacity.speed import Work
 from sternpost_gateway.lint.log import LineCounts, Log
 from sternpost_gateway.lint.prompt import Prompts
 from sternpost_gateway.lint.simulate import CacheShape, Scenario, Simulation
@@ -25,6 +26,11 @@ class Demand:
     computed_tokens: tuple[int, ...]
     prefix_tokens: int
     tail_tokens: int
+
+    @property
+    def works(self) -> tuple[Work, ...]:
+        """Return what each request takes."""
+        return tuple(map(Work, self.computed_tokens, self.prompt_tokens))
 
     @property
     def reuse(self) -> float:

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final
 
 from sternpost_gateway.bench.stats import mean, percentile
-from sternpost_gateway.capacity.speed import Speed
+from sternpost_gateway.capacity.speed import Speed, Work
 
 REQUESTS: Final = 20_000
 """Simulated requests: percentiles then move by a few percent from one seed to the next."""
@@ -38,26 +38,26 @@ class Waiting:
 
 
 def simulate(
-    computed_tokens: Sequence[int],
+    works: Sequence[Work],
     answer_tokens: float,
     speed: Speed,
     requests_per_second: float,
     engines: int,
     requests: int = REQUESTS,
 ) -> Waiting:
-    """Return how long requests wait for so many engines; their sizes are drawn from those given."""
+    """Return how long requests wait for so many engines; what they take is drawn from what is given."""
     chance = Random(SEED)
     free = [0.0] * engines
     now = busy = 0.0
     ttfts: list[float] = []
     for _ in range(requests):
         now += chance.expovariate(requests_per_second)
-        computed = chance.choice(computed_tokens)
+        work = chance.choice(works)
         begins = max(now, heapq.heappop(free))
-        held = speed.busy_seconds(computed, answer_tokens)
+        held = speed.busy_seconds(work, answer_tokens)
         heapq.heappush(free, begins + held)
         busy += held
-        ttfts.append(begins - now + speed.first_token_seconds(computed))
+        ttfts.append(begins - now + speed.first_token_seconds(work))
     counted = list(islice(ttfts, int(len(ttfts) * WARM_UP_SHARE), None))
     return Waiting(
         ttft_mean=mean(counted),

@@ -19,7 +19,8 @@ def plan_text(today: Plan, fixed: Plan, speed: Speed, promise: Promise) -> str:
     lines = [
         f"{promise.requests_per_second:g} requests per second, {promise.answer_tokens:g} answer tokens each.",
         f"An engine computes {speed.prefill_rate:.0f} prompt tokens per second, and takes "
-        f"{speed.fixed_seconds * 1000:.0f} ms for each prompt besides.",
+        f"{speed.fixed_seconds * 1000:.0f} ms for each prompt besides,",
+        f"and {speed.pair_seconds * 1e9:.1f} ns for each earlier token that a computed one looks at.",
         "",
         table(("", "without", "with", "with / without"), list(_rows(today, fixed))),
         "",
@@ -33,7 +34,11 @@ def plan_json(today: Plan, fixed: Plan, speed: Speed, promise: Promise) -> str:
     document = {
         "without": asdict(today),
         "with": asdict(fixed),
-        "speed": {"prefill_rate": speed.prefill_rate, "fixed_seconds": speed.fixed_seconds},
+        "speed": {
+            "prefill_rate": speed.prefill_rate,
+            "fixed_seconds": speed.fixed_seconds,
+            "pair_seconds": speed.pair_seconds,
+        },
         "promise": asdict(promise),
     }
     return json.dumps(document, indent=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sternpost_core.errors import OperatingError
-from sternpost_gateway.bench.stats import percentile
+from sternpost_gateway.bench.stats import mean, percentile
 from sternpost_gateway.capacity.demand import Demand
 from sternpost_gateway.capacity.queueing import Waiting, simulate
 from sternpost_gateway.capacity.speed import Speed
@@ -76,19 +76,19 @@ def plan(demand: Demand, speed: Speed, promise: Promise, prices: Prices) -> Plan
 
 
 def _least(demand: Demand, speed: Speed, promise: Promise) -> tuple[int, Waiting]:
-    mean_computed = sum(demand.computed_tokens) / len(demand.computed_tokens)
-    busy = promise.requests_per_second * speed.busy_seconds(mean_computed, promise.answer_tokens)
+    works = demand.works
+    busy = promise.requests_per_second * mean(
+        [speed.busy_seconds(one, promise.answer_tokens) for one in works]
+    )
     engines = max(1, math.ceil(busy / promise.utilisation_max))
-    alone = percentile([speed.first_token_seconds(tokens) for tokens in demand.computed_tokens], 0.95)
+    alone = percentile([speed.first_token_seconds(one) for one in works], 0.95)
     if alone > promise.ttft_p95_seconds:
         raise OperatingError(
             f"no number of engines keeps a time to first token of {promise.ttft_p95_seconds:g} s for 95% of "
             f"requests: without any waiting it is {alone:.2f} s"
         )
     while engines <= ENGINES_MAX:
-        waiting = simulate(
-            demand.computed_tokens, promise.answer_tokens, speed, promise.requests_per_second, engines
-        )
+        waiting = simulate(works, promise.answer_tokens, speed, promise.requests_per_second, engines)
         if waiting.ttft_p95 <= promise.ttft_p95_seconds:
             return engines, waiting
         # One more at a time where few are needed, a fraction more where many are.
