@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -17,6 +18,7 @@ from sternpost_operator.admission import Admission
 from sternpost_operator.engines import HttpProbe, probe_client
 from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
+from sternpost_operator.gateway_tls import GatewayCertificate
 from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
 from sternpost_operator.health import serve_health
 from sternpost_operator.kube import Api, Forbidden, KubeApi, connect
@@ -56,6 +58,7 @@ class OperatorSettings:
     metrics_port: int = 9090
     workers: int = 4
     separate_namespaces: bool = False
+    gateway_certificate: Path | None = None
 
 
 async def run_operator(settings: OperatorSettings, stop: asyncio.Event) -> None:
@@ -128,7 +131,11 @@ async def _make_world(
     budgets = await choose_budgets(api)
     store, queue = Store(), WorkQueue(clock)
     probe = await stack.enter_async_context(probe_client())
-    gateways = await stack.enter_async_context(gateway_client())
+    file = settings.gateway_certificate
+    certificate = GatewayCertificate(file) if file is not None else None
+    client_of_gateways = await stack.enter_async_context(gateway_client(certificate))
+    gateways = HttpGatewayProbe(client_of_gateways, certificate)
+    scheme = "http" if certificate is None else "https"
     prometheus = await stack.enter_async_context(prometheus_client())
     return World(
         api=api,
@@ -136,8 +143,8 @@ async def _make_world(
         queue=queue,
         clock=clock,
         engines=HttpProbe(probe),
-        gateways=HttpGatewayProbe(gateways),
-        fleet=Fleet(api, HttpGatewayProbe(gateways), queue, settings.gateway_labels, settings.gateway_port),
+        gateways=gateways,
+        fleet=Fleet(api, gateways, queue, settings.gateway_labels, settings.gateway_port, scheme),
         figures=Prometheus(prometheus),
         metrics=metrics,
         prometheus_url=settings.prometheus_url,

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import Final
 
 from sternpost_core.logs import add_log_format, configure_logs
@@ -39,6 +40,11 @@ class OperatorCommand:
         )
         parser.add_argument(
             "--gateway-port", type=_port, default=8080, help="where they are asked (default: %(default)s)"
+        )
+        parser.add_argument(
+            "--gateway-certificate",
+            type=Path,
+            help="gateways serve TLS with the first certificate of this file (default: they do not)",
         )
         parser.add_argument(
             "--health-port",
@@ -93,6 +99,7 @@ def read_settings(arguments: argparse.Namespace, kubeconfig: str | None) -> Oper
         metrics_port=arguments.metrics_port,
         workers=arguments.workers,
         separate_namespaces=arguments.separate_namespaces,
+        gateway_certificate=arguments.gateway_certificate,
     )
 
 

@@ -27,12 +27,21 @@ GATEWAYS_MAX: Final = 1000
 class Fleet:
     """Asks all gateways twice a minute, and announces the policies that they have seen something new of."""
 
-    def __init__(self, api: Api, probe: GatewayProbe, queue: WorkQueue, labels: str, port: int) -> None:
+    def __init__(
+        self,
+        api: Api,
+        probe: GatewayProbe,
+        queue: WorkQueue,
+        labels: str,
+        port: int,
+        scheme: str = "http",
+    ) -> None:
         self._api = api
         self._probe = probe
         self._queue = queue
         self._labels = labels
         self._port = port
+        self._scheme = scheme
         self._seen: dict[str, tuple[SegmentVersion, ...]] = {}
 
     def versions(self, policy: str) -> tuple[SegmentVersion, ...]:
@@ -49,7 +58,7 @@ class Fleet:
         if not self._labels:
             return {}
         pods = await self._api.list_all(PODS, labels=self._labels)
-        return pod_addresses(pods, self._port, GATEWAYS_MAX)
+        return pod_addresses(pods, self._port, GATEWAYS_MAX, self._scheme)
 
     async def ask(self) -> None:
         """

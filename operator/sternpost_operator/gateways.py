@@ -11,6 +11,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from sternpost_core.policy_status import SegmentVersion, segment_version
+from sternpost_operator.gateway_tls import GatewayCertificate
 from sternpost_operator.segments import SEEN_MAX, SEGMENTS, Seen
 
 TEMPLATES_PATH: Final = "/sternpost/v1/templates"
@@ -46,19 +47,30 @@ class GatewayProbe(Protocol):
 
 
 class HttpGatewayProbe:
-    """Asks over HTTP, several gateways at once; `client` decides about the network."""
+    """
+    Asks over HTTP, several gateways at once; `client` decides about the network.
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    `certificate` is what the client meets gateways by where they serve TLS.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, certificate: GatewayCertificate | None = None) -> None:
         self._client = client
+        self._certificate = certificate
 
     async def ask(self, addresses: Mapping[str, str]) -> dict[str, GatewayReport]:
         """Return what each gateway says."""
+        self._renew()
         reports = await asyncio.gather(*(self._ask_one(url) for url in addresses.values()))
         return dict(zip(addresses, reports, strict=True))
 
     async def versions(self, addresses: Mapping[str, str]) -> list[Seen]:
         """Return the versions that each gateway has seen."""
+        self._renew()
         return await asyncio.gather(*(self._ask_versions(url) for url in addresses.values()))
+
+    def _renew(self) -> None:
+        if self._certificate is not None:
+            self._certificate.renew()
 
     async def _ask_versions(self, url: str) -> Seen:
         try:
@@ -118,11 +130,12 @@ def read_report(page: str) -> GatewayReport:
     return GatewayReport(levels, max(ages, default=None)) if levels else GatewayReport(fault="no kill level")
 
 
-def gateway_client() -> httpx.AsyncClient:
+def gateway_client(certificate: GatewayCertificate | None = None) -> httpx.AsyncClient:
     """Return the client for gateways; it believes no environment variable about proxies."""
     # Whoever waits for a connection is not silent: only what it takes to answer counts.
     return httpx.AsyncClient(
         limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
         timeout=httpx.Timeout(TIMEOUT_SECONDS, pool=None),
         trust_env=False,
+        verify=True if certificate is None else certificate.context,
     )

@@ -101,10 +101,12 @@ def decide_pool(observed: PoolObserved, status: Mapping[str, Any], now: float) -
     return _run(observed, pool, pool.engines, seen, status, now)
 
 
-def pod_addresses(pods: Sequence[Object], port: int, count_max: int = ASKED_MAX) -> dict[str, str]:
+def pod_addresses(
+    pods: Sequence[Object], port: int, count_max: int = ASKED_MAX, scheme: str = "http"
+) -> dict[str, str]:
     """Return the base URLs of the pods that are ready, by name; by default as many as a pool may have."""
     ready = [pod for pod in pods if _is_ready(pod)]
-    return {pod["metadata"]["name"]: _url(pod["status"]["podIP"], port) for pod in ready[:count_max]}
+    return {pod["metadata"]["name"]: _url(scheme, pod["status"]["podIP"], port) for pod in ready[:count_max]}
 
 
 def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:
@@ -382,8 +384,8 @@ def _ordinal(name: str) -> int:
     return int(tail) if tail.isdigit() else 0
 
 
-def _url(address: str, port: int) -> str:
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+def _url(scheme: str, address: str, port: int) -> str:
+    return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
 
 
 def _selector(labels: Mapping[str, str]) -> str:

@@ -188,6 +188,20 @@ def test_the_operator_is_probed_where_it_answers() -> None:
     assert {"liveness": LIVE_PATH, "readiness": READY_PATH, "startup": LIVE_PATH} == probes
 
 
+def test_the_operator_meets_gateways_with_tls_by_their_certificate() -> None:
+    """It is given the certificate of the same Secret, and not the key."""
+    (spec,) = (
+        item["spec"]["template"]["spec"]
+        for item in objects({"gateway": {"tls": {"existingSecret": "served"}}})
+        if item["kind"] == "Deployment" and item["metadata"]["name"].endswith("operator")
+    )
+    volume = next(one for one in spec["volumes"] if one["name"] == "gateway-tls")
+    mount = next(one for one in spec["containers"][0]["volumeMounts"] if one["name"] == "gateway-tls")
+
+    assert {"secretName": "served", "items": [{"key": "tls.crt", "path": "tls.crt"}]} == volume["secret"]
+    assert f"--gateway-certificate={mount['mountPath']}/tls.crt" in spec["containers"][0]["args"]
+
+
 def test_draining_fits_into_the_grace_period() -> None:
     """Kubernetes must not kill a gateway whose streams may still finish."""
     rendered = objects({"gateway": {"drain": {"delaySeconds": 7, "seconds": 100}}})

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -43,6 +44,7 @@ def test_every_flag_reaches_the_settings() -> None:
         "1",
     ]
     words += ["--health-port", "0", "--metrics-port", "2", "--workers", "3", "--separate-namespaces"]
+    words += ["--gateway-certificate", "tls.crt"]
 
     assert OperatorSettings(
         kubeconfig="k",
@@ -53,6 +55,7 @@ def test_every_flag_reaches_the_settings() -> None:
         metrics_port=2,
         workers=3,
         separate_namespaces=True,
+        gateway_certificate=Path("tls.crt"),
     ) == parsed(*words)
     assert OperatorSettings(kubeconfig="/etc/kubeconfig", gateway_labels=GATEWAY_LABELS) == parsed()
 
