@@ -9,6 +9,9 @@ from typing import Any, Final
 import helm_python as helm
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models import dashboard as grafana
 
 from charts.dashboards import DASHBOARDS
 from charts.make_dashboards import COLUMNS, FOLDER, render
@@ -25,6 +28,35 @@ def test_the_files_are_what_the_descriptions_say() -> None:
     expected = {f"{dashboard.name}.json": render(dashboard) for dashboard in DASHBOARDS}
 
     assert expected == {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_grafanas_own_types_hold_all_of_a_dashboard(path: Any) -> None:
+    """What Grafana does not know it drops without a word: nothing may be lost on the way through its types."""
+    plugins.register_default_plugins()
+    document = json.loads(path.read_text())
+    read = grafana.Dashboard.from_json(document)
+
+    assert [] == lost(document, json.loads(JSONEncoder().encode(read)))
+
+
+def test_what_grafanas_types_do_not_know_is_found() -> None:
+    """In a list and in a member, what is gone and what has changed."""
+    before = {"panels": [{"unit": "s", "unitt": "s"}, {"id": 1}]}
+    after = {"panels": [{"unit": "s"}, {"id": 2}], "more": 1}
+
+    assert ["panels[0].unitt", "panels[1].id"] == lost(before, after)
+
+
+def lost(before: Any, after: Any, path: str = "") -> list[str]:
+    """Return the places of one document whose values are not the same in the other, which may have more."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = [(f"{path}.{name}".lstrip("."), name) for name in before]
+        return [place for full, name in names for place in lost(before[name], after.get(name), full)]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [place for number, pair in pairs for place in lost(*pair, f"{path}[{number}]")]
+    return [] if before == after else [path]
 
 
 @pytest.mark.parametrize("path", FILES)
