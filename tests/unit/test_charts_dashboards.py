@@ -32,7 +32,7 @@ def test_the_files_are_what_the_descriptions_say() -> None:
 
 @pytest.mark.parametrize("path", FILES)
 def test_grafanas_own_types_hold_all_of_a_dashboard(path: Any) -> None:
-    """What Grafana does not know it drops without a word: nothing may be lost on the way through its types."""
+    """What Grafana does not know it drops without a word: nothing is lost on the way through its types."""
     plugins.register_default_plugins()
     document = json.loads(path.read_text())
     read = grafana.Dashboard.from_json(document)
