@@ -298,6 +298,15 @@ def test_reuse_is_what_the_engine_counts(source: str, observed: Observed) -> Non
     assert pytest.approx(counted, rel=0.01) == observed.grown("gateway", source), dict(observed.after.engine)
 
 
+def test_both_sides_agree_whose_tails_were_read(observed: Observed) -> None:
+    """The engine names the owner that the gateway's salt stands for, so that nothing counts as another's."""
+    read = observed.prometheus.number('sum(sternpost_suffix_requests_total{reason="hit"})')
+    violations = observed.prometheus.query('{__name__=~"sternpost_.*_isolation_violations_total"} > 0')
+
+    assert [] == violations
+    assert read is not None and read > 0
+
+
 def test_first_token_p95_is_the_clients_within_one_bucket(observed: Observed) -> None:
     """The gateway measures what its client waits for."""
     assert_first_token_p95(observed.prometheus, observed.streams)

@@ -17,8 +17,8 @@ SLOS: Final[tuple[dict[str, Any], ...]] = (
     {"name": "availability", "kind": "Availability", "objective": 0.999},
     {"name": "first-token", "kind": "FirstToken", "seconds": 2.5, "objective": 0.95},
     {"name": "inter-token", "kind": "InterToken", "seconds": 1, "objective": 0.95, "policy": "a/.*"},
-    {"name": "full-prefill", "kind": "FullPrefill", "objective": 0.5},
     {"name": "shadow-agreement", "kind": "ShadowAgreement", "objective": 0.95},
+    {"name": "full-prefill", "kind": "FullPrefill", "objective": 0.5},
 )
 """One objective of each kind."""
 
