@@ -30,8 +30,8 @@ POOL_LABEL: Final = "sternpost.dev/pool"
 PORT_NAME: Final = "http"
 """The name of the port that an engine serves on, where its container names one so."""
 
-POLL_SECONDS: Final = 30.0
-"""Between two polls of a pool's pods: a deletion that no watch has told is seen by then."""
+POLL_SECONDS: Final = 24.0
+"""Between two polls of a pool's pods: even a late one finds a deletion that no watch has told within 30 s."""
 
 POOLS_MAX: Final = 256
 """Pools that one gateway serves; each costs a watch."""

@@ -44,8 +44,10 @@ LIST_SECONDS: Final = 10.0
 BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
 """Between two attempts to watch; the last is used again and again, because giving up is no option."""
 
-SPREAD_SECONDS: Final = 12.0
-"""Over which restarts spread their first lists, so that fifty gateways together ask as calmly as ever."""
+SPREAD_POLLS: Final = 2.0
+SPREAD_SECONDS_MAX: Final = 20.0
+"""Over so many of their periods, and no longer, restarts spread their first lists: fifty gateways that
+restart together ask as calmly as ever."""
 
 CHECKS_MAX: Final = 64
 """Objects whose absence is checked in one round; the rest wait for the next."""
@@ -87,7 +89,8 @@ class Mirror:
 
         Who knows something asks a little later, so that many who restart together do not ask at once.
         """
-        self._first_after = self._chance.uniform(0.0, SPREAD_SECONDS)
+        spread = min(SPREAD_SECONDS_MAX, SPREAD_POLLS * self._poll_seconds)
+        self._first_after = self._chance.uniform(0.0, spread)
         self.objects = {key_of(item): item for item in items}
 
     async def run(self) -> None:

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS: Final = 5.0
 """Between two polls of a collection: with answers within 1 s, no change is missed for more than 7 s."""
 
+POOLS_POLL_SECONDS: Final = 10.0
+"""Between two polls of the pools, which switch nothing off; far less than what makes ramps stand still."""
+
 SAVE_SECONDS: Final = 1.0
 """Between looks whether the snapshot on disk is still what is known."""
 
@@ -55,11 +58,12 @@ class ClusterConfig:
         self._snapshot = Snapshot(state)
         self._started = clock.monotonic()
 
-        def mirror(resource: Resource) -> Mirror:
+        def mirror(resource: Resource, poll_seconds: float = POLL_SECONDS) -> Mirror:
             scoped = replace(resource, namespace=namespace)
-            return Mirror(scoped, api, clock, chance, POLL_SECONDS, self._settle)
+            return Mirror(scoped, api, clock, chance, poll_seconds, self._settle)
 
-        self._policies, self._pools, self._switches = mirror(POLICIES), mirror(POOLS), mirror(SWITCHES)
+        self._policies, self._switches = mirror(POLICIES), mirror(SWITCHES)
+        self._pools = mirror(POOLS, POOLS_POLL_SECONDS)
 
     @property
     def mirrors(self) -> tuple[Mirror, ...]:
