@@ -49,6 +49,16 @@ class Seen:
     first_word: str
     began: bool = False
     computed_tokens: int = 0
+    held_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A tail that was built: from when to when, and with how many tokens."""
+
+    began: float
+    ended: float
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -78,6 +88,7 @@ class SimEngine:
     seen: list[Seen] = field(default_factory=list)
     replays: list[Seen] = field(default_factory=list)
     builds: list[tuple[float, str]] = field(default_factory=list)
+    built: list[Built] = field(default_factory=list)
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     tails: set[tuple[str, int, tuple[int, ...]]] = field(default_factory=set)
     _prefill: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -121,6 +132,7 @@ class SimEngine:
         self.builds.append((now, f"{self.starts} {body['cache_salt']} {hint.epoch} {hash(tokens)}"))
         async with self._prefill:
             await self.sleep(self.slowness * len(tokens) / self.machine.prefill_rate)
+        self.built.append(Built(now, asyncio.get_running_loop().time(), len(tokens)))
         self.tails.add((body["cache_salt"], hint.epoch, tokens[len(tokens) - hint.tail_tokens :]))
         return self._report(0, 0, len(tokens), Reason.BUILT)
 
@@ -157,7 +169,7 @@ class SimEngine:
             suffix, reason = self._suffix(work)
             held = self._held(work)
             computed = max(1, len(work.tokens) - held - suffix)
-            work.seen.computed_tokens = computed
+            work.seen.computed_tokens, work.seen.held_tokens = computed, held
             await self.sleep(self.slowness * computed / self.machine.prefill_rate)
             self._store(work, len(work.tokens) - suffix)
         report = self._report(len(work.tokens) - suffix - computed, suffix, computed, reason)
