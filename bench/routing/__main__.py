@@ -111,10 +111,12 @@ async def _stage(arguments: argparse.Namespace, folder: Path) -> AsyncIterator[S
 @asynccontextmanager
 async def _running(router: Router, stage: Stage, folder: Path) -> AsyncIterator[tuple[str, int]]:
     """Run a router in front of all engines; yield its URL and its process group."""
-    (port,) = free_ports(1)
+    port, metrics = free_ports(2)
     url = f"http://{HOST}:{port}"
     log = folder / f"{router.name}.log"
-    async with running(router.command(port, list(stage.urls)), log, f"{url}/v1/models") as group:
+    # Other routers want a port for their metrics, which is the same on every machine unless they are told.
+    own = [] if router.name in OWN else ["--prometheus-port", str(metrics)]
+    async with running([*router.command(port, list(stage.urls)), *own], log, f"{url}/v1/models") as group:
         yield url, group
 
 

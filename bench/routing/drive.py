@@ -24,6 +24,10 @@ WORDS_OUT: Final = 8
 WARM_UP: Final = 8
 """Requests before the first that counts: connections are open, and code has run."""
 
+TIMER_SECONDS: Final = 0.01
+LATE_SHARE: Final = 0.95
+"""How often the clients look how late their timers are, and which of those figures is told."""
+
 DATA: Final = b"data:"
 END: Final = b"[DONE]"
 
@@ -66,7 +70,8 @@ class Outcome:
     What one workload came to: the turns of each conversation, in the workload's order.
 
     `imbalance` is the work of the busiest engine over the mean, of those that were there all the time. The
-    shares are of one core: what the router, the engines and the clients computed.
+    shares are of one core: what the router, the engines and the clients computed. By `lateness` seconds the
+    clients' own timers were late, at the 95th percentile: so long whoever wants a core has to wait for one.
     """
 
     conversations: Sequence[Turns]
@@ -74,6 +79,7 @@ class Outcome:
     router_share: float = 0.0
     engines_share: float = 0.0
     clients_share: float = 0.0
+    lateness: float = 0.0
 
     def turns(self) -> Iterator[Turn]:
         """Yield all turns."""
@@ -115,11 +121,14 @@ async def drive(workload: Workload, stage: Stage, router: str, router_cpu: Calla
         await stage.empty()
         spent = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
         began = asyncio.get_running_loop().time()
+        late: list[float] = []
+        watching = asyncio.ensure_future(_watch_timers(late))
         happening = asyncio.ensure_future(happen(stage.happen, workload, began))
         conversations = await asyncio.gather(
             *(converse(client.ask, one, began) for one in workload.conversations)
         )
         await happening
+        watching.cancel()
         after = (time.monotonic(), router_cpu(), stage.cpu_seconds(), _own_cpu())
     seconds, *computed = (later - earlier for earlier, later in zip(spent, after, strict=True))
     changing = {event.engine for event in workload.events} | set(workload.down)
@@ -130,7 +139,17 @@ async def drive(workload: Workload, stage: Stage, router: str, router_cpu: Calla
         router_share=computed[0] / seconds,
         engines_share=computed[1] / seconds,
         clients_share=computed[2] / seconds,
+        lateness=percentile(late, LATE_SHARE) if late else 0.0,
     )
+
+
+async def _watch_timers(late: list[float]) -> None:
+    """Note how late a timer is, again and again, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + TIMER_SECONDS
+        await asyncio.sleep(TIMER_SECONDS)
+        late.append(loop.time() - due)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ REUSE_EQUAL: Final = 0.01
 ROUTER_SHARE_MAX: Final = 0.5
 """Of a core that a router may compute: with more, its own queue is measured rather than where requests go."""
 
+LATENESS_MAX: Final = 0.005
+"""Seconds that a timer may be late: on a machine that is busier, times to first token are the machine's."""
+
 MEDIAN: Final = 0.5
 SLOWEST: Final = 0.95
 
@@ -78,6 +81,9 @@ def verdicts(results: Results, peers: Sequence[str]) -> list[Verdict]:
         for router, one in outcomes.items():
             if one.router_share > ROUTER_SHARE_MAX:
                 found.append(Verdict(f"{workload}: {router} is busy for {one.router_share:.0%}", False))
+            if one.lateness > LATENESS_MAX:
+                text = f"{workload}: {router} ran while timers were {one.lateness * 1000:.1f} ms late"
+                found.append(Verdict(text, False))
     return found
 
 
@@ -93,8 +99,20 @@ def reuse_difference(ours: Outcome, theirs: Outcome) -> Estimate:
 
 
 def table(results: Results) -> Iterator[str]:
-    """Yield the lines of a table; the last columns are shares of one core."""
-    columns = ("reuse", "gap", "imbal.", "p50 ms", "p95 ms", "cut", "failed", "router", "engines", "clients")
+    """Yield the lines of a table; the columns before the last are shares of one core."""
+    columns = (
+        "reuse",
+        "gap",
+        "imbal.",
+        "p50 ms",
+        "p95 ms",
+        "cut",
+        "failed",
+        "router",
+        "engines",
+        "clients",
+        "late ms",
+    )
     yield f"{'workload':<14}{'router':<13}" + "".join(f"{column:>8}" for column in columns)
     for workload, outcomes in results.items():
         for router, one in outcomes.items():
@@ -103,7 +121,7 @@ def table(results: Results) -> Iterator[str]:
                 f"{workload:<14}{router:<13}{reuse(one.conversations):>8.3f}{gap(one.conversations):>8.3f}"
                 f"{one.imbalance:>8.2f}{p50:>8.1f}{p95:>8.1f}{one.count(Ended.CUT):>8}"
                 f"{one.count(Ended.FAILED):>8}{one.router_share:>8.2f}{one.engines_share:>8.2f}"
-                f"{one.clients_share:>8.2f}"
+                f"{one.clients_share:>8.2f}{one.lateness * 1000:>8.1f}"
             )
 
 
@@ -121,6 +139,7 @@ def _rows(workload: str, prefix: str, one: Outcome) -> Iterator[Row]:
         ("cut", one.count(Ended.CUT)),
         ("failed", one.count(Ended.FAILED)),
         ("router_share", one.router_share),
+        ("lateness_s", one.lateness),
     ):
         yield Row(workload=workload, metric=prefix + metric, value=value, n=one.requests)
 

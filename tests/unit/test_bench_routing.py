@@ -154,6 +154,7 @@ def test_computed_tokens_of_a_real_engine_are_what_its_store_did_not_have() -> N
             outcome(replace(GOOD, cached_tokens=88, oracle_tokens=88)), ["reuse"], id="below-a-peer"
         ),
         pytest.param(outcome(router_share=0.6), ["busy for 60%"], id="own-queue"),
+        pytest.param(replace(outcome(), lateness=0.02), ["20.0 ms late"], id="busy-machine"),
     ],
 )
 def test_bound_that_is_missed_is_told(ours: Outcome, missed: list[str]) -> None:
