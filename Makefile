@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
+# What takes long is named at the end of each stage, so that it can be kept short.
+SLOWEST := --durations=10 --durations-min=15
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-quick bench-all bench-gpu docs lint-fix clean
@@ -49,18 +51,18 @@ check: $(STAMP) ## Formatting, lint, types, import rules, images and layout
 
 test: check ## check, the tests, and those against the real vLLM, API server, Prometheus and browser
 	@echo "== tests"
-	@$(PYTEST) -q
+	@$(PYTEST) -q $(SLOWEST)
 	@echo "== model"
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"
 	@tests/support/clients/install.sh >/dev/null
-	@$(PYTEST) -q -m "engine and not kube and not slow"
+	@$(PYTEST) -q $(SLOWEST) -m "engine and not kube and not slow"
 	@echo "== tests against an API server"
 	@tests/support/apiserver/build.sh >/dev/null
 	@tests/support/prometheus/install.sh >/dev/null
-	@$(PYTEST) -q -m "kube and not slow"
+	@$(PYTEST) -q $(SLOWEST) -m "kube and not slow"
 	@echo "== tests against Prometheus"
-	@$(PYTEST) -q -m "prometheus and not kube and not slow"
+	@$(PYTEST) -q $(SLOWEST) -m "prometheus and not kube and not slow"
 	@echo "== tests in a browser"
 	@tests/support/chromium/install.sh >/dev/null
 	@$(PYTEST) -q -m "browser and not slow"
