@@ -119,6 +119,12 @@ def keys_of(serving: Serving, probes: Sequence[Probe], arms: Sequence[Arm]) -> l
     return keys
 
 
+def missing_of(run: Run) -> list[str]:
+    """Return the keys of everything that is not recorded yet, whichever engine it is asked of."""
+    keys = (key for serving in Serving for key in keys_of(serving, run.probes, run.arms))
+    return [key for key in keys if key not in run.records]
+
+
 async def run_all(run: Run) -> None:
     """
     Ask everything that is not recorded yet.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from bench.demo.report import table
 from bench.quality.arms import EXACT, FLOOR, Arm
-from bench.quality.summary import ALL, LAST_TEXT, Figures, bounds_of
+from bench.quality.summary import ALL, LAST_TEXT, Figures, Kept, bounds_of
 from sternpost_gateway.bench.machine import Machine
 
 
@@ -28,6 +28,12 @@ def report(figures: Sequence[Figures], machine: Machine, date: datetime, setting
         _by_task(figures, _divergence),
         "## Top-1 agreement with exact prefill",
         _by_task(figures, lambda figure: f"{figure.top1.value:.3f}"),
+        "## Form of the answers",
+        "Share of answers whose likeliest first token begins one of the answers that the tail allows (for "
+        "`tool` the validity of a tool call); against exact prefill, lost/won; in brackets the mean "
+        "probability of such a token.",
+        _by_task(figures, _named),
+        *_endings(figures),
         "## All tasks together",
         _together(figures),
         "## Bounds",
@@ -73,6 +79,27 @@ def _accuracy(figure: Figures) -> str:
     if figure.arm is EXACT:
         return f"{figure.accuracy.value:.3f}"
     return f"{figure.accuracy.value:.3f} ({figure.flips.lost}/{figure.flips.won})"
+
+
+def _named(figure: Figures) -> str:
+    return f"{_kept(figure.named, figure.arm)} [{figure.named_mass.value:.3f}]"
+
+
+def _endings(figures: Sequence[Figures]) -> Iterator[str]:
+    asked = [figure for figure in figures if figure.ended is not None]
+    if not asked:
+        return
+    yield (
+        "Share of answers that end behind their first word, where the tail allows one alone: the likeliest "
+        "token behind the exact arm's word is a full stop or the end; against exact prefill, lost/won."
+    )
+    yield _by_task(asked, lambda figure: _kept(figure.ended, figure.arm) if figure.ended else "")
+
+
+def _kept(kept: Kept, arm: Arm) -> str:
+    if arm is EXACT:
+        return f"{kept.share.value:.3f}"
+    return f"{kept.share.value:.3f} ({kept.flips.lost}/{kept.flips.won})"
 
 
 def _divergence(figure: Figures) -> str:

@@ -12,6 +12,7 @@ from bench.quality.accuracy import Flips, Share, choose, flips_of, wilson
 from bench.quality.arms import ARMS, EXACT, FLOOR, LAST, Arm
 from bench.quality.asking import Reading
 from bench.quality.fidelity import mean_kl, top1_share
+from bench.quality.form import Ending, is_ended, is_named, named_mass
 from sternpost_core.errors import OperatingError
 from sternpost_gateway.bench.stats import Estimate, estimate, estimate_paired, mean, mean_ratio
 
@@ -29,11 +30,16 @@ TASK_DELTA_MIN: Final = -0.01
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One prompt: which candidate is right, the candidates' priors, and what each arm made of it."""
+    """
+    One prompt: which candidate is right, the candidates' priors, and what each arm made of it.
+
+    `ending` is where the answer is to end, None where the tail asks for no such thing.
+    """
 
     right: int
     prior: tuple[float, ...]
     readings: Mapping[str, Reading]
+    ending: Ending | None = None
 
     def is_right(self, arm: Arm) -> bool:
         """Tell whether the arm chose the right answer."""
@@ -48,9 +54,22 @@ class Case:
         return top1_share(self.readings[EXACT.name].positions, self.readings[arm.name].positions)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The share of prompts that an arm does something on, and how they changed against the exact arm."""
+
+    share: Share
+    flips: Flips
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One arm on one task; `last_only` says that `last` alone was computed of every tail."""
+    """
+    One arm on one task.
+
+    `named` counts answers that begin as one that the tail allows, and `named_mass` is the mean probability
+    of that; `ended` counts answers that end behind their first word, None where no tail asks for it.
+    """
 
     task: str
     arm: Arm
@@ -63,6 +82,9 @@ class Figures:
     top1_delta: Estimate
     recompute_share: Estimate
     computed_share: Estimate
+    named: Kept
+    named_mass: Estimate
+    ended: Kept | None
 
     @property
     def workload(self) -> str:
@@ -135,7 +157,23 @@ def _figures(task: str, arm: Arm, cases: Sequence[Case]) -> Figures:
         top1_delta=_paired_delta(top1, top1_floor),
         recompute_share=_mean([reading.recompute_share for reading in readings]),
         computed_share=_mean([reading.computed_tokens / reading.prompt_tokens for reading in readings]),
+        named=_named(arm, cases),
+        named_mass=_mean([named_mass(reading) for reading in readings]),
+        ended=_ended(arm, cases),
     )
+
+
+def _named(arm: Arm, cases: Sequence[Case]) -> Kept:
+    one, exact = ([is_named(case.readings[of.name]) for case in cases] for of in (arm, EXACT))
+    return Kept(wilson(sum(one), len(one)), flips_of(exact, one))
+
+
+def _ended(arm: Arm, cases: Sequence[Case]) -> Kept | None:
+    asked = [(case, case.ending) for case in cases if case.ending is not None]
+    if not asked:
+        return None
+    one, exact = ([is_ended(case.readings[of.name], ending) for case, ending in asked] for of in (arm, EXACT))
+    return Kept(wilson(sum(one), len(one)), flips_of(exact, one))
 
 
 def _mean(values: Sequence[float]) -> Estimate:
@@ -148,16 +186,13 @@ def _paired_delta(candidate: Sequence[float], baseline: Sequence[float]) -> Esti
 
 def _rows(figure: Figures) -> Iterator[Row]:
     accuracy, workload = figure.accuracy, figure.workload
-    yield Row(
-        workload=workload,
-        metric="accuracy",
-        value=accuracy.value,
-        n=accuracy.count,
-        low=accuracy.low,
-        high=accuracy.high,
-    )
+    yield _share_row(workload, "accuracy", accuracy)
     yield row_of(workload, "kl_per_token", figure.kl, "nat")
     yield row_of(workload, "top1_agreement", figure.top1)
+    yield row_of(workload, "named_mass", figure.named_mass)
+    yield from _kept_rows(workload, "named", figure.named)
+    if figure.ended is not None:
+        yield from _kept_rows(workload, "ended", figure.ended)
     if figure.arm is EXACT:
         return
     yield row_of(workload, "task_delta", figure.task_delta)
@@ -170,6 +205,19 @@ def _rows(figure: Figures) -> Iterator[Row]:
     yield row_of(workload, "top1_delta_to_bf16", figure.top1_delta)
     yield row_of(workload, "recompute_share", figure.recompute_share)
     yield row_of(workload, "computed_share", figure.computed_share)
+
+
+def _share_row(workload: str, metric: str, share: Share) -> Row:
+    return Row(
+        workload=workload, metric=metric, value=share.value, n=share.count, low=share.low, high=share.high
+    )
+
+
+def _kept_rows(workload: str, name: str, kept: Kept) -> Iterator[Row]:
+    count = kept.share.count
+    yield _share_row(workload, f"{name}_share", kept.share)
+    yield Row(workload=workload, metric=f"{name}_lost", value=kept.flips.lost, n=count)
+    yield Row(workload=workload, metric=f"{name}_won", value=kept.flips.won, n=count)
 
 
 LAST_TEXT: Final = f"last {LAST}"

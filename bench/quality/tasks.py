@@ -30,6 +30,9 @@ Tasks that are measured where they are asked for: which tool a message needs, wh
 and whether a text gives an answer at all.
 """
 
+ENDING: Final = frozenset({"found", "given"})
+"""Tasks whose tail allows one word and then the end."""
+
 DRAWS_MAX: Final = 100
 """So often a prompt is drawn again, on average, where it would repeat one; then the data give no more."""
 

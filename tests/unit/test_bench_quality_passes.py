@@ -16,8 +16,9 @@ from bench.common.engine_api import Engine
 from bench.common.engine_process import EngineSettings
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
-from bench.quality.__main__ import cases_of
+from bench.quality.__main__ import cases_of, check_whole
 from bench.quality.arms import ARMS, Serving
+from bench.quality.form import Ending
 from bench.quality.passes import MEANS, Probe, Run, engine_settings, keys_of, run_all
 from bench.quality.summary import summarize
 from bench.quality.tasks import Prompt, Split, Task
@@ -104,8 +105,32 @@ async def test_a_run_asks_everything_and_a_second_one_nothing(tmp_path: Path) ->
     assert ["generic", "owner", "bfloat16"] == [settings.name for settings in engines.started]
     keys = [key for serving in Serving for key in keys_of(serving, run.probes, ARMS)]
     assert len(keys) == len(set(keys)) == len(run.records)
-    figures = summarize({TASK.name: cases_of(run.records, PROBE)})
+    figures = summarize({TASK.name: cases_of(run.records, PROBE, ARMS, str)})
     assert {arm.name for arm in ARMS} == {figure.arm.name for figure in figures}
+
+
+async def test_a_report_of_a_run_that_is_not_whole_says_what_is_missing(tmp_path: Path) -> None:
+    """Rather than fail in the middle of it; a whole run passes."""
+    run = make_run(tmp_path, Engines())
+
+    with pytest.raises(OperatingError, match=r"20 answers are not recorded, the first of them exact/t0; run"):
+        check_whole(run)
+    await run_all(run)
+    check_whole(run)
+
+
+async def test_where_an_answer_ends_is_read_from_the_exact_one(tmp_path: Path) -> None:
+    """Of tasks that allow one word alone; of others nothing is held to it."""
+    run = make_run(tmp_path, Engines())
+    await run_all(run)
+    ending = replace(PROBE, task=replace(TASK, name="found"))
+
+    (one, _), (other, _) = (
+        cases_of(run.records, probe, ARMS, {50: ";", 51: "."}.__getitem__) for probe in (ending, PROBE)
+    )
+
+    assert None is other.ending
+    assert Ending(1, frozenset({1})) == one.ending
 
 
 async def test_each_correction_is_built_once_and_read_by_its_arms(tmp_path: Path) -> None:
@@ -141,7 +166,7 @@ async def test_only_the_wanted_arms_are_run(tmp_path: Path) -> None:
     await run_all(run)
 
     assert ["generic", "bfloat16"] == [settings.name for settings in engines.started]
-    figures = summarize({TASK.name: cases_of(run.records, PROBE, wanted)}, wanted)
+    figures = summarize({TASK.name: cases_of(run.records, PROBE, wanted, str)}, wanted)
     assert set(wanted) == {figure.arm for figure in figures}
 
 

@@ -1,11 +1,13 @@
 """All records as figures, and what the bounds make of them."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from bench.quality.arms import ARMS, EXACT, FLOOR, REUSING, Arm
 from bench.quality.asking import Reading
+from bench.quality.form import Ending
 from bench.quality.report import bounds_table, report
 from bench.quality.summary import ALL, Case, Figures, bounds_of, result_rows, summarize
 from sternpost_core.errors import OperatingError
@@ -39,6 +41,11 @@ def of_arm(figures: list[Figures], arm: Arm, task: str) -> Figures:
     """Return the figures of an arm on a task."""
     return next(figure for figure in figures if figure.arm is arm and figure.task == task)
 
+
+FORMED = [case(True, True, True, likeliest) for likeliest in (0.2, 0.6, 0.6)]
+"""The exact arm's likeliest token is the first with 0.5; an answer's has e to the power of -1, or 0.37."""
+
+ENDINGS = [Ending(0, frozenset({0})), Ending(0, frozenset({0})), None]
 
 CASES = {
     "one": [
@@ -116,6 +123,34 @@ def test_rows_are_named_by_task_and_arm() -> None:
     assert {f"one: {arm.name}" for arm in REUSING} == {
         row.workload for row in rows if row.metric == "kl_ratio_to_bf16" and row.workload.startswith("one")
     }
+
+
+def test_answers_of_a_kept_form_are_paired_with_the_exact_ones() -> None:
+    """Of three, one begins as an answer in the reusing arm alone; of two asked for it, one ends no longer."""
+    cases = {"one": [replace(one, ending=ending) for one, ending in zip(FORMED, ENDINGS, strict=True)]}
+    figure = of_arm(summarize(cases), REUSING[0], "one")
+
+    assert figure.ended is not None
+    assert (1 / 3, 0, 1) == (figure.named.share.value, figure.named.flips.lost, figure.named.flips.won)
+    assert (2, 0.5, 1, 0) == (
+        figure.ended.share.count,
+        figure.ended.share.value,
+        figure.ended.flips.lost,
+        figure.ended.flips.won,
+    )
+    assert {"named_share", "named_lost", "named_won", "named_mass", "ended_share"} <= {
+        row.metric for row in result_rows([figure])
+    }
+    assert "0.333 (0/1) [" in report(summarize(cases), MACHINE, NOON, "Settings.")
+
+
+def test_tails_that_ask_for_no_ending_have_no_figure_of_it() -> None:
+    """Neither a row nor a table."""
+    figures = summarize(CASES)
+
+    assert {None} == {figure.ended for figure in figures}
+    assert not [row for row in result_rows(figures) if row.metric.startswith("ended")]
+    assert "end behind their first word" not in report(figures, MACHINE, NOON, "Settings.")
 
 
 def test_the_report_shows_every_arm_and_names_missed_bounds() -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from bench.evaluation.model import fitted, predictions
-from bench.evaluation.targets import NO_CACHE, PLAIN, STERNPOST
+from bench.evaluation.targets import ANY_ENGINE, NO_CACHE, PLAIN, STERNPOST
 from docs.make_benchmarks import DOCUMENT, load_results, render
 from sternpost_core.errors import OperatingError
 
@@ -73,6 +73,88 @@ def test_a_request_that_waits_for_others_fits_no_speed() -> None:
         fitted(rows)
 
 
+def figure(workload: str, metric: str, value: float, target: str | None = None) -> dict[str, Any]:
+    """Return one row of a result file; its interval is a tenth wide on both sides."""
+    row = {"workload": workload, "metric": metric, "value": value, "n": 60}
+    named = {} if target is None else {"target": target}
+    return {**row, **named, "low": value - 0.1, "high": value + 0.1}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "line"),
+    [
+        pytest.param(
+            "engine",
+            [figure("tool_turns", "latency_ratio", 0.4)],
+            "| five tool turns, latency | 0.55 | 0.400 (0.300 to 0.500) | not measured |",
+            id="one engine alone",
+        ),
+        pytest.param(
+            "evaluation",
+            [figure("tool_turns", "end_to_end_p50_ratio", 0.6, STERNPOST)],
+            "| five tool turns, latency | 0.55 | not measured | 0.600 (0.500 to 0.700) |",
+            id="through the gateway",
+        ),
+        pytest.param(
+            "evaluation",
+            [figure("tool_turns", "end_to_end_p50_ratio", 0.6, ANY_ENGINE)],
+            "| five tool turns, latency | 0.55 | not measured | not measured |",
+            id="another target",
+        ),
+        pytest.param(
+            "evaluation",
+            [
+                figure("regenerate", "computed_tokens", 20.0, STERNPOST),
+                figure("regenerate", "prompt_tokens", 200.0, STERNPOST),
+            ],
+            "| regenerate, reused | 0.95 | not measured | 0.900 |",
+            id="a share that is reused",
+        ),
+        pytest.param(
+            "evaluation",
+            [
+                figure("long_session", "computed_tokens", 20.0, STERNPOST),
+                figure("long_session", "prompt_tokens", 200.0, STERNPOST),
+            ],
+            "| prefix, middle and tail, computed | 0.20 | not measured | 0.100 |",
+            id="a share that is computed",
+        ),
+    ],
+)
+def test_the_articles_figures_stand_beside_measured_ones(
+    name: str, rows: list[dict[str, Any]], line: str, tmp_path: Path
+) -> None:
+    """Of one engine alone, and of the gateway before two of them."""
+    head = {"date": "2026-01-02", "commit": "c", "machine": "m", "versions": {}}
+    body = {"bounds": [], "workloads": {}, "missing": {}, "rows": rows}
+    (tmp_path / f"{name}.json").write_text(json.dumps({**head, **body}))
+
+    assert line in render(load_results(tmp_path))
+
+
+def test_further_tasks_of_the_quality_benchmark_have_a_table_of_their_own(tmp_path: Path) -> None:
+    """With the form of the answers, where it is recorded."""
+    rows = [
+        *(figure(f"{task}: exact", "accuracy", 0.8) for task in ("all tasks", "tool")),
+        *(figure(f"{task}: scaffold", "accuracy", 0.7) for task in ("all tasks", "tool")),
+        *(figure("all tasks: scaffold", f"flips_{end}", count) for end, count in (("lost", 7), ("won", 1))),
+        figure("all tasks: scaffold", "flips_p_value", 0.0703),
+        figure("tool: scaffold", "named_share", 0.5),
+        *(figure("tool: scaffold", f"named_{end}", count) for end, count in (("lost", 2), ("won", 0))),
+        figure("all tasks: scaffold", "kl_ratio_to_bf16", 2.0),
+    ]
+    document = {"date": "2026-01-02", "commit": "c", "rows": rows}
+    (tmp_path / "quality_further.json").write_text(json.dumps(document))
+
+    text = render(load_results(tmp_path))
+
+    assert "| arm | tool | all 60 | p | divergence (95%) |" in text
+    assert "| exact | 0.800 | 0.800 |  |  |" in text
+    assert "| scaffold | 0.700 | 0.700 (7/1) | 0.070 | 2.0 (1.9 to 2.1) |" in text
+    assert "| arm | tool named |\n| - | -: |\n| exact |  |\n| scaffold | 0.500 (2/0) |" in text
+    assert "Tasks that are always asked" not in text
+
+
 def test_without_a_run_the_page_says_so(tmp_path: Path) -> None:
     """Rather than fail for whoever builds the pages first."""
     (tmp_path / "lint.json").write_text(json.dumps({"date": "2026-01-02", "commit": "c", "rows": []}))
@@ -80,4 +162,5 @@ def test_without_a_run_the_page_says_so(tmp_path: Path) -> None:
     text = render(load_results(tmp_path))
 
     assert "## Side by side\n\nNot recorded yet." in text
+    assert "## Does reuse change the answers?\n\nNot recorded yet." in text
     assert "| [lint](../bench/results/lint.json) | 2026-01-02 | c | 0 |" in text
