@@ -43,11 +43,13 @@ class Engine:
     """
     One engine by its base URL, without a trailing slash.
 
-    `pool` is the full name of the EnginePool that it belongs to; one without may serve every policy.
+    `pool` is the full name of the EnginePool that it belongs to; one without may serve every policy. What is
+    at the same URL in another `revision` is another engine, of which nothing is known.
     """
 
     url: str
     pool: str = ""
+    revision: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

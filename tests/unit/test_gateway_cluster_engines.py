@@ -15,6 +15,7 @@ from sternpost_core.pool import Adopted, EnginePool, parse_pool
 from sternpost_fakes.cluster import FakeCluster
 from sternpost_fakes.gateway import eventually
 from sternpost_gateway.cluster.engines import PoolEngines, members, resource_of
+from sternpost_gateway.cluster.pods import slim_pod
 from sternpost_gateway.fleet import Engine
 
 ADOPTING = EnginePool(
@@ -105,6 +106,22 @@ def test_members_are_the_pods_that_can_serve(pods: list[dict[str, Any]], expecte
 def test_an_engine_of_the_operators_serves_at_the_port_that_is_named_so() -> None:
     """The pool need not say it."""
     assert [Engine("http://10.0.0.1:8100", POOL)] == members(running_pool(), [pod("10.0.0.1")])
+
+
+def test_another_revision_at_the_same_address_is_another_engine() -> None:
+    """Whatever was believed of the one before, its blocks and tails among it, is void."""
+    revised = [pod("10.0.0.1", labels={"sternpost.dev/revision": name}) for name in ("a", "b")]
+    before, after = (members(ADOPTING, [one]) for one in revised)
+
+    assert [Engine("http://10.0.0.1:9000", POOL, "a")] == before
+    assert [Engine("http://10.0.0.1:9000", POOL, "b")] == after
+
+
+def test_revision_outlives_a_restart() -> None:
+    """What is kept of a pod on disk makes the same engine."""
+    revised = pod("10.0.0.1", labels={"sternpost.dev/revision": "a", "app": "vllm"})
+
+    assert members(ADOPTING, [revised]) == members(ADOPTING, [slim_pod(revised)])
 
 
 async def test_pods_that_come_and_go_are_told() -> None:

@@ -18,7 +18,7 @@ from sternpost_core.clock import Clock
 from sternpost_core.pool import PORT_DEFAULT, Adopted, EnginePool
 from sternpost_gateway.cluster.cluster_api import ClusterApi
 from sternpost_gateway.cluster.mirror import Mirror
-from sternpost_gateway.cluster.pods import is_leaving, is_ready, pod_address, slim_pod
+from sternpost_gateway.cluster.pods import is_leaving, is_ready, pod_address, revision_of, slim_pod
 from sternpost_gateway.cluster.resources import PODS, Object, Resource
 from sternpost_gateway.fleet import Engine
 
@@ -133,8 +133,10 @@ def members(pool: EnginePool, pods: Iterable[Object]) -> list[Engine]:
     """
     staying = [pod for pod in pods if not is_leaving(pod)]
     chosen = [pod for pod in staying if is_ready(pod)] or staying
-    addresses = sorted(address for pod in chosen if (address := _address(pool, pod)) is not None)
-    return [Engine(f"http://{address}", pool.full_name) for address in addresses]
+    found = sorted(
+        (address, revision_of(pod)) for pod in chosen if (address := _address(pool, pod)) is not None
+    )
+    return [Engine(f"http://{address}", pool.full_name, revision) for address, revision in found]
 
 
 def _address(pool: EnginePool, pod: Object) -> str | None:

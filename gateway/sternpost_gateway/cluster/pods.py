@@ -12,6 +12,9 @@ OVER: Final = ("Succeeded", "Failed")
 
 KEPT_METADATA: Final = ("name", "namespace", "resourceVersion", "deletionTimestamp")
 
+REVISION_LABEL: Final = "sternpost.dev/revision"
+"""The label by which whoever runs engines says that a pod's engine is another one than before."""
+
 READY: Final = "Ready"
 """The condition of a pod whose readiness probes all pass."""
 
@@ -29,12 +32,20 @@ def is_leaving(pod: Object) -> bool:
     return over or bool(_below(pod, "metadata").get("deletionTimestamp"))
 
 
+def revision_of(pod: Object) -> str:
+    """Return what a pod says of its engine's revision, empty if it says nothing."""
+    found = _below(_below(pod, "metadata"), "labels").get(REVISION_LABEL)
+    return found if isinstance(found, str) else ""
+
+
 def slim_pod(pod: Object) -> Object:
     """Return of a pod what this module reads, and what identifies it."""
     metadata, status = _below(pod, "metadata"), _below(pod, "status")
     ready = [item for item in _objects(status.get("conditions")) if item.get("type") == READY]
+    kept = {key: metadata[key] for key in KEPT_METADATA if key in metadata}
+    revision = revision_of(pod)
     return {
-        "metadata": {key: metadata[key] for key in KEPT_METADATA if key in metadata},
+        "metadata": {**kept, "labels": {REVISION_LABEL: revision}} if revision else kept,
         "spec": {"containers": [{"ports": [dict(port) for port in _ports(pod)]}]},
         "status": {
             "podIP": status.get("podIP"),
