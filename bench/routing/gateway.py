@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
             affinity=STRATEGIES[name](chance), least_loaded=LeastLoaded(chance)
         ),
     )
-    config = server_config(app, settings.timeouts)
+    config = server_config(app, settings.limits, settings.timeouts)
     config.host, config.port, config.loop = "127.0.0.1", settings.port, "uvloop"
     config.timeout_graceful_shutdown = 1
     uvicorn.Server(config).run()

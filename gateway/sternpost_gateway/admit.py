@@ -38,13 +38,15 @@ class Admission:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     @contextmanager
-    def request(self) -> Iterator[None]:
+    def request(self, *, is_surplus: bool = False) -> Iterator[None]:
         """
-        Count one request.
+        Count one request; `is_surplus`: it came over a connection beyond those that are allowed.
 
         Raises:
-            Overloaded: as many as allowed are in flight.
+            Overloaded: as many as allowed are in flight, or connected.
         """
+        if is_surplus:
+            raise self._overloaded("too many connections are open")
         if self.in_flight >= self._limits.in_flight_max:
             raise self._overloaded("too many requests are in flight")
         self.in_flight += 1

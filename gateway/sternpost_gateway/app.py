@@ -36,6 +36,7 @@ from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolve
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.engine_keys import EngineKeys
+from sternpost_gateway.engine_paths import is_for_engines
 from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
@@ -45,7 +46,7 @@ from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.model_list import ModelList
-from sternpost_gateway.pipeline import ENGINE_PATHS, Parts, Pipeline
+from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
 from sternpost_gateway.router import Strategies
@@ -307,7 +308,7 @@ def _entrance(parts: Parts, own: Starlette, dialer: Dialer) -> ASGIApp:
     shared = own if worker is None else SharedAdmin(own, Siblings(worker))
 
     async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(ENGINE_PATHS):
+        if scope["type"] == "http" and is_for_engines(scope["path"]):
             await pipeline(scope, receive, send)
         elif scope["type"] == TUNNEL:
             await tunnels(scope)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from starlette.types import Message, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
-from sternpost_gateway.errors import Answer, BadRequest, ClientGone, TooLarge, TooSlow
+from sternpost_gateway.errors import Answer, BadRequest, ClientGone, ClientStalled, TooLarge, TooSlow
 from sternpost_gateway.settings import Limits, Timeouts
 
 Result = TypeVar("Result")
@@ -24,6 +24,9 @@ BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 LINGER_SECONDS: Final = 1.0
 """For which a refused body is still read before the connection closes."""
+
+SURPLUS: Final = "sternpost.surplus"
+"""The ASGI extension of what comes over a connection beyond those that are allowed."""
 
 
 class Client:
@@ -43,6 +46,8 @@ class Client:
         self.target = target_of(scope)
         self.certified = "client_cert_name" in (scope.get("extensions") or {}).get("tls", {})
         """Whether the client has shown a certificate that counts."""
+        self.is_surplus = is_surplus(scope)
+        """Whether it came over a connection too many, which ends with the answer."""
         self.started = False
         self.only_pinged = False
         """Whether nothing but comments has gone out so far."""
@@ -102,13 +107,13 @@ class Client:
         size = len(first)
         started = self._clock.monotonic()
         more = True
-        while more:
+        while more and size <= limit:
             message = await self._next(self._deadline_seconds(started, size))
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
-            if size > limit:
-                raise _too_large(limit)
             more = message.get("more_body", False)
+        if size > limit:
+            raise _too_large(limit)
         self._body_read.set()
         return b"".join(pieces)
 
@@ -192,7 +197,7 @@ class Client:
         Send a piece of the answer; waits while the client is slower than we are.
 
         Raises:
-            ClientGone: the client has not read for too long.
+            ClientStalled: the client has not read for too long.
         """
         await self._write({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -205,7 +210,7 @@ class Client:
         """Send a whole answer of our own."""
         await self.start(answer.status, (*answer.headers, (b"x-request-id", request_id.encode())))
         body = answer.body if self.method != "HEAD" else b""
-        if answer.closes and not self._body_read.is_set():
+        if (answer.closes or self.is_surplus) and not self._body_read.is_set():
             await self.write(body)
             await self._linger()
             body = b""
@@ -228,7 +233,7 @@ class Client:
             async with asyncio.timeout(self._timeouts.write_stall_seconds):
                 await self._send(message)
         except TimeoutError:
-            raise ClientGone("has stopped reading") from None
+            raise ClientStalled("has stopped reading") from None
 
     async def _next(self, timeout_seconds: float | None = None) -> Message:
         timeout = self._timeouts.idle_seconds if timeout_seconds is None else timeout_seconds
@@ -250,6 +255,11 @@ class Client:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"the body is larger than the limit of {limit} bytes")
+
+
+def is_surplus(scope: Scope) -> bool:
+    """Say whether a request came over a connection beyond those that are allowed."""
+    return SURPLUS in (scope.get("extensions") or {})
 
 
 def target_of(scope: Scope) -> str:

@@ -120,6 +120,7 @@ def settings_of(arguments: argparse.Namespace, environment: Mapping[str, str] = 
             body_bytes_max=arguments.max_body_bytes,
             bodies_bytes_max=arguments.max_bodies_bytes,
             in_flight_max=arguments.max_in_flight,
+            connections_max=arguments.max_connections,
         ),
         cold=ColdLimits(
             cold_tokens=arguments.cold_tokens,
@@ -364,6 +365,7 @@ def _number_flags() -> tuple[NumberFlag, ...]:
         NumberFlag("--max-num-seqs", "N", positive, cold.sequences, "the engines' flag of this name"),
         *_caution_flags(),
         NumberFlag("--max-in-flight", "N", positive, limits.in_flight_max, "requests in flight"),
+        NumberFlag("--max-connections", "N", positive, limits.connections_max, "connections of clients"),
         NumberFlag(
             "--first-byte-seconds",
             "SECONDS",

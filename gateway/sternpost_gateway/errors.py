@@ -24,6 +24,7 @@ The errors that the gateway answers itself, as one tree, and their one mapping t
             ├── FirstByteTimeout   no answer began in time
             └── UpstreamCut        the answer ended, or stalled, before it was complete
     ClientGone                     the client left: nobody is there to be answered
+    └── ClientStalled              or is there, and does not read
 
 No message carries anything of a prompt: the client's own JSON path is all that is repeated.
 """
@@ -128,6 +129,10 @@ class UpstreamStalled(UpstreamCut):
 
 class ClientGone(Exception):
     """The client left, or stopped reading; there is nobody to answer."""
+
+
+class ClientStalled(ClientGone):
+    """The client has stopped reading, and was given up."""
 
 
 @dataclass(frozen=True, slots=True)

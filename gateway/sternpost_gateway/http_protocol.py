@@ -17,11 +17,15 @@ from urllib.parse import unquote
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sternpost_gateway.client import SURPLUS
 from sternpost_gateway.errors import Answer, BadRequest, GatewayError, HeadersTooLarge, TooSlow, answer_of
 from sternpost_gateway.tunnel import BUFFER_BYTES, TUNNEL, Stream
 
 LINGER_SECONDS: Final = 1.0
 """For which bytes of a refused request are still taken, and dropped."""
+
+SURPLUS_SECONDS: Final = 1.0
+"""For the headers that come over a connection too many, so that it soon makes room."""
 
 
 def _too_large() -> HeadersTooLarge:
@@ -42,9 +46,13 @@ HEADER_BYTES_MAX: Final = 65536
 """Of a request's headers together, and of what comes before they are complete."""
 
 
-def protocol_with(headers_seconds: float) -> Any:
-    """Return what makes a protocol whose clients have so many seconds for the headers of each request."""
-    return partial(GatewayProtocol, headers_seconds=headers_seconds)
+def protocol_with(headers_seconds: float, connections_max: int) -> Any:
+    """
+    Return what makes a protocol whose clients have so many seconds for the headers of each request.
+
+    A connection beyond `connections_max` says so with each of its requests, and ends with the first answer.
+    """
+    return partial(GatewayProtocol, headers_seconds=headers_seconds, connections_max=connections_max)
 
 
 def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
@@ -58,9 +66,11 @@ def subject_of(certificate: Mapping[str, Any] | None) -> str | None:
 class GatewayProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    def __init__(self, *args: Any, headers_seconds: float, **keywords: Any) -> None:
+    def __init__(self, *args: Any, headers_seconds: float, connections_max: int, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._headers_seconds = headers_seconds
+        self._connections_max = connections_max
+        self._is_surplus = False
         self._headers_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
         self._certificate: str | None = None
@@ -70,6 +80,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to count: a connection without a request is not kept, either."""
         super().connection_made(transport)
+        self._is_surplus = len(self.connections) > self._connections_max
+        if self._is_surplus:
+            self._headers_seconds = min(self._headers_seconds, SURPLUS_SECONDS)
         self._certificate = subject_of(transport.get_extra_info("peercert"))
         self._start_timer()
 
@@ -95,6 +108,8 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_message_begin()
         if self._certificate is not None:
             self.scope["extensions"] = {"tls": {"client_cert_name": self._certificate}}
+        if self._is_surplus:
+            self.scope["extensions"] = {**self.scope.get("extensions", {}), SURPLUS: {}}
         self._has_begun = True
         self._start_timer()
 
@@ -107,6 +122,8 @@ class GatewayProtocol(HttpToolsProtocol):
             # The parser turns this into `send_400_response`.
             raise self._refusal
         super().on_headers_complete()
+        if self._is_surplus and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def _should_upgrade(self) -> bool:
         """Say whether a request asks for a websocket; no other protocol is spoken here."""

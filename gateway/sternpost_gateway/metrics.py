@@ -223,6 +223,11 @@ class Metrics:
         self.sheds = Counter(
             "sternpost_gateway_sheds_total", "Requests refused for overload.", registry=registry
         )
+        self.stalled_clients = Counter(
+            "sternpost_gateway_stalled_clients_total",
+            "Clients given up because they had stopped reading.",
+            registry=registry,
+        )
         self.fallthroughs = Counter(
             "sternpost_gateway_fallthroughs_total",
             "Requests passed through plainly because deciding about them failed.",

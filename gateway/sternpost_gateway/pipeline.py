@@ -35,6 +35,7 @@ from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.eligible import eligible
 from sternpost_gateway.errors import (
     ClientGone,
+    ClientStalled,
     Disconnected,
     FirstByteTimeout,
     GatewayError,
@@ -96,9 +97,6 @@ RENEWED_SECONDS: Final = 0.1
 PREFILL_PATIENCE: Final = 2.0
 """How many times the predicted prefill a whole answer's prompt counts as being computed."""
 
-ENGINE_PATHS: Final = "/v1/"
-"""What the paths of requests for engines begin with."""
-
 ATTEMPTS_MAX: Final = 2
 """How often a request is sent: a second time only while no byte of an answer has come."""
 
@@ -151,7 +149,7 @@ class Sent:
 
 
 class Pipeline:
-    """The ASGI application for everything below `/v1`."""
+    """The ASGI application for everything that is for engines."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -191,7 +189,7 @@ class Pipeline:
         reads = parts.kills().everyone is not KillLevel.PLAIN_PROXY
         by_model = reads and parts.fleet.serves_several()
         inspect = reads and is_inspected(client)
-        with parts.admission.request(), ExitStack() as stack:
+        with parts.admission.request(is_surplus=client.is_surplus), ExitStack() as stack:
             if by_model and client.method == "GET" and client.path == MODELS_PATH:
                 await self._list_models(client, request_id)
                 return
@@ -241,8 +239,10 @@ class Pipeline:
         policy, received = policy_label(planned), planned.identified.received
         try:
             await client.run_until_gone(self._send_and_relay(client, planned))
-        except ClientGone:
+        except ClientGone as error:
             received.trace.failed(CLIENT_GONE)
+            if isinstance(error, ClientStalled):
+                self._parts.metrics.stalled_clients.inc()
             self._recorder.refused(policy, CLIENT_GONE, arm_label(planned))
         except GatewayError as error:
             self._recorder.refused(policy, answer_of(error).code, arm_label(planned))

@@ -40,7 +40,7 @@ from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.settings import Settings, Timeouts, Traces
+from sternpost_gateway.settings import Limits, Settings, Timeouts, Traces
 from sternpost_gateway.tls import Tls, engine_tls, server_tls
 from sternpost_gateway.tracing import NO_TRACING, REQUEST, Tracing
 from sternpost_gateway.upstream import PooledUpstream
@@ -153,12 +153,12 @@ def make_registry() -> CollectorRegistry:
     return registry
 
 
-def server_config(app: ASGIApp, timeouts: Timeouts, tls: Tls | None = None) -> uvicorn.Config:
+def server_config(app: ASGIApp, limits: Limits, timeouts: Timeouts, tls: Tls | None = None) -> uvicorn.Config:
     """Return how the HTTP server runs: it adds no header and no log line of its own."""
     config = uvicorn.Config(
         app,
         loop="none",
-        http=protocol_with(timeouts.headers_seconds),
+        http=protocol_with(timeouts.headers_seconds, limits.connections_max),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -209,7 +209,7 @@ async def _serve(
         make_metrics=make_metrics,
     )
     server = Server(
-        server_config(app, settings.timeouts, tls),
+        server_config(app, settings.limits, settings.timeouts, tls),
         lifecycle,
         settings.timeouts.drain_delay_seconds,
         on_started,

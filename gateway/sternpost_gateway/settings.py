@@ -139,7 +139,11 @@ class Limits:
     """Per second, after the grace: slower senders are cut off."""
 
     in_flight_max: int = 4096
-    """Requests at once, over all engines."""
+    """Requests at once, over all engines; a stream is one until its end."""
+
+    connections_max: int = 16_384
+    """Of clients at once: four times the requests, as most are idle. Over others only the gateway's own paths
+    are served."""
 
     metered_body_bytes_max: int = 1024 * 1024
     """Of a complete answer that is copied to read its usage; longer ones are relayed unmetered."""

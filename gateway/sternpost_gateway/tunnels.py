@@ -18,8 +18,9 @@ from starlette.types import Scope
 
 from sternpost_core.errors import SternpostError
 from sternpost_core.rollout import Arm
-from sternpost_gateway.client import target_of
+from sternpost_gateway.client import is_surplus, target_of
 from sternpost_gateway.dialer import Dialer
+from sternpost_gateway.engine_paths import is_for_engines
 from sternpost_gateway.errors import (
     ClientGone,
     ConnectFailed,
@@ -33,7 +34,7 @@ from sternpost_gateway.errors import (
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.headers import request_id_of
 from sternpost_gateway.metrics import NO_POLICY
-from sternpost_gateway.pipeline import ATTEMPTS_MAX, ENGINE_PATHS, Parts, plain
+from sternpost_gateway.pipeline import ATTEMPTS_MAX, Parts, plain
 from sternpost_gateway.receive import Received
 from sternpost_gateway.record import CLIENT_GONE
 from sternpost_gateway.router import Routed
@@ -76,11 +77,11 @@ class Tunnels:
 
     async def _serve(self, scope: Scope, client: Stream, received: Received) -> str:
         parts = self._parts
-        if not received.path.startswith(ENGINE_PATHS):
+        if not is_for_engines(received.path):
             raise NotFound("there is nothing at this path; models are served below /v1")
         certified = "client_cert_name" in scope["extensions"].get("tls", {})
         await parts.callers.identify(received.headers, certified=certified)
-        with parts.admission.request(), ExitStack() as stack:
+        with parts.admission.request(is_surplus=is_surplus(scope)), ExitStack() as stack:
             engine = await self._reach(received, stack)
             try:
                 return await self._exchange(client, engine, received)

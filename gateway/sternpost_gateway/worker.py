@@ -46,6 +46,7 @@ def _limits_share(limits: Limits, count: int) -> Limits:
     return replace(
         limits,
         in_flight_max=_divided(limits.in_flight_max, count),
+        connections_max=_divided(limits.connections_max, count),
         bodies_bytes_max=_divided(limits.bodies_bytes_max, count),
         retry_min=_divided(limits.retry_min, count),
     )

@@ -46,15 +46,17 @@ def test_flags_arrive(tmp_path: Path) -> None:
             *("--engine-key-file", str(tmp_path / "token")),
             *("--credentials", "replace"),
             *("--max-body-bytes", "10", "--max-in-flight", "2", "--drain-seconds", "3"),
+            *("--max-connections", "8"),
             "--no-response-headers",
         )
     )
 
     assert ("0123456789abcdef", b"\x00" * 16) == (settings.admin_token, settings.salt_secret)
-    assert (2, 10, 2) == (
+    assert (2, 10, 2, 8) == (
         len(settings.engines),
         settings.limits.body_bytes_max,
         settings.limits.in_flight_max,
+        settings.limits.connections_max,
     )
     assert (3, False) == (settings.timeouts.drain_seconds, settings.response_headers)
 

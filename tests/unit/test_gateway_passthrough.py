@@ -136,6 +136,51 @@ async def test_every_method_and_path_passes(tmp_path: Path, method: str) -> None
         assert (method, target, content) == (seen.method, seen.target, seen.body)
 
 
+FORM = (
+    b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n\x00\xffRIFF\r\n'
+    b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nother\r\n--b--\r\n'
+)
+JSON = "application/json"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "body"),
+    [
+        pytest.param("/v1/embeddings", JSON, b'{ "model":"other","input":"a" }', id="embeddings"),
+        pytest.param("/v1/rerank", JSON, b'{"query":"a","documents":["b"]}', id="rerank"),
+        pytest.param("/v1/score", JSON, b'{"text_1":"a","text_2":"b"}', id="score"),
+        pytest.param("/v1/audio/transcriptions", "multipart/form-data; boundary=b", FORM, id="audio"),
+        pytest.param("/v1/files", "multipart/form-data; boundary=b", FORM, id="upload"),
+        pytest.param("/v1/nobody/knows?this=1", "text/plain", b"\xff", id="unknown"),
+        pytest.param("/v2/rerank", JSON, b'{"query":"a","documents":["b"]}', id="rerank-v2"),
+        pytest.param("/rerank", JSON, b'{"query":"a","documents":["b"]}', id="rerank-beside"),
+        pytest.param("/score", JSON, b'{"text_1":"a","text_2":"b"}', id="score-beside"),
+        pytest.param("/pooling", JSON, b'{"input":"a"}', id="pooling"),
+        pytest.param("/classify", JSON, b'{"input":"a"}', id="classify"),
+        pytest.param("/tokenize", JSON, b'{"model":"other", "prompt":"a b"}', id="tokenize"),
+        pytest.param("/detokenize", JSON, b'{"model":"other", "tokens":[1]}', id="detokenize"),
+    ],
+)
+async def test_every_endpoint_is_the_engines(tmp_path: Path, path: str, kind: str, body: bytes) -> None:
+    """What is not rewritten goes to the engine byte for byte, and its answer to the client."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url], policy="") as gateway:
+        through, direct = await both(gateway, engine, post(body, path, f"content-type: {kind}"))
+        seen = [(one.method, one.target, one.header("content-type"), one.body) for one in engine.posts(path)]
+
+        assert direct == through and 200 == through[0]
+        assert [("POST", path, kind, body)] * 2 == seen[-2:]
+
+
+@pytest.mark.parametrize("path", ["/reset_prefix_cache", "/sleep", "/update_weights", "/shutdown", "/load"])
+async def test_what_steers_an_engine_is_no_clients(tmp_path: Path, path: str) -> None:
+    """An engine's own administration is not passed through."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url], policy="") as gateway:
+        answer = await gateway.client.post(path)
+
+        assert (404, "not_found") == (answer.status_code, answer.json()["error"]["code"])
+        assert [] == engine.posts(path)
+
+
 async def test_upload_without_length_streams_through(tmp_path: Path) -> None:
     """A body of unknown length reaches the engine in chunks, unread and unbounded."""
 

@@ -110,8 +110,9 @@ def test_limits_are_divided() -> None:
     whole = Settings(workers=4, limits=Limits(in_flight_max=4096, bodies_bytes_max=1 << 30, retry_min=3))
     share = share_of(whole)
 
-    assert (1024, 1 << 28, 1) == (
+    assert (1024, whole.limits.connections_max // 4, 1 << 28, 1) == (
         share.limits.in_flight_max,
+        share.limits.connections_max,
         share.limits.bodies_bytes_max,
         share.limits.retry_min,
     )

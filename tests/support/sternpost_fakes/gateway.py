@@ -119,7 +119,8 @@ async def running_gateway(
     )
     listening = open_socket(chosen)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server = Server(server_config(app, chosen.timeouts), lifecycle, chosen.timeouts.drain_delay_seconds)
+    config = server_config(app, chosen.limits, chosen.timeouts)
+    server = Server(config, lifecycle, chosen.timeouts.drain_delay_seconds)
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         running = RunningGateway(url, policies, registry, client)
