@@ -52,6 +52,7 @@ MEANING: Final = """\
 - Reuse of a tail is an approximation. What it does to answers is in [quality](quality.md); "same answers"
   here is the share of equal greedy texts of 16 tokens, to which a single token that nearly tied is as much
   as a wrong answer.
+- Memory is the highest sum of what both engines' metrics say of their resident memory.
 - Intervals are over the requests of one run on one machine. A ratio whose interval holds 1 shows no
   difference.
 """
@@ -217,8 +218,9 @@ def _bound_row(bound: Mapping[str, Any]) -> Sequence[str]:
 def _workload_table(results: Results, workload: str) -> str:
     rows = results.files["evaluation"]["rows"]
     targets = dict.fromkeys(row["target"] for row in rows if row["workload"] == workload)
-    head = ("target", "n", "TTFT p50 ms", "95% interval", "p95 ms", "end to end p50 ms", "prompt", "computed",
-            "prefix", "suffix", "answers/s", "same answers", "failed")  # fmt: skip
+    head = ("target", "n", "TTFT p50 ms", "95% interval", "p95 ms", "end to end p50 ms", "between tokens ms",
+            "prompt", "computed", "prefix", "suffix", "answers/s", "same answers", "memory peak MiB",
+            "failed")  # fmt: skip
     return table(head, [_target_row(results, workload, target) for target in targets])
 
 
@@ -236,12 +238,14 @@ def _target_row(results: Results, workload: str, target: str) -> Sequence[str]:
         f"{ttft['low'] * 1000:.0f} to {ttft['high'] * 1000:.0f}",
         cell("ttft_p95", "{:.0f}", 1000),
         cell("end_to_end_p50", "{:.0f}", 1000),
+        cell("inter_token_p50", "{:.0f}", 1000),
         cell("prompt_tokens", "{:.0f}"),
         cell("computed_tokens", "{:.0f}"),
         cell("prefix_share", "{:.2f}"),
         cell("suffix_share", "{:.2f}"),
         cell("answers_per_second", "{:.2f}"),
         cell("identical_answers", "{:.2f}"),
+        cell("memory_peak", "{:.0f}", 1 / 2**20),
         cell("failed", "{:.0f}"),
     ]
 

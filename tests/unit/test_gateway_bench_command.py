@@ -129,6 +129,43 @@ def test_a_replay_takes_its_arrivals_from_a_flag(tmp_path: Path) -> None:
             order_of(parsed(*flags, "--arrivals", text))
 
 
+def test_replays_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Their figures would be mixed; the name is told."""
+    flags = ["--target", "a=http://x"]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "log.jsonl").write_text(
+            json.dumps({"model": "m", "messages": [{"role": "user"}]})
+        )
+        flags += ["--replay", str(tmp_path / folder / "log.jsonl")]
+
+    with pytest.raises(
+        SettingsError, match="--replay: 'log' is not allowed; allowed: files whose names differ"
+    ):
+        order_of(parsed(*flags))
+
+
+async def test_a_trace_is_replayed_at_its_own_moments(tmp_path: Path) -> None:
+    """From the file to what an engine got, and when."""
+    trace = tmp_path / "trace.jsonl"
+    entries = (
+        {"timestamp": 1000 + 400 * number, "input_length": 40, "output_length": 3, "hash_ids": [7]}
+        for number in range(2)
+    )
+    trace.write_text("\n".join(map(json.dumps, entries)))
+    engine = FakeEngine()
+    async with running_engine(engine):
+        flags = ["--target", f"one={engine.url}", "--model", "m", "--replay", str(trace), "--repeats", "1"]
+        flags += ["--arrivals", "traced", "--settle-seconds", "0", "--out", str(tmp_path / "run")]
+        status = await asyncio.to_thread(COMMAND.run, parsed(*flags))
+
+    (unit,) = read_records(tmp_path / "run").units
+    first, second = (json.loads(chat.body) for chat in engine.chats[-2:])
+    assert (0, "trace", 2) == (status, unit.workload, len(unit.samples))
+    assert (first["messages"], 3) == (second["messages"], second["max_tokens"])
+    assert unit.samples[1].started - unit.samples[0].started >= 0.39
+
+
 async def test_an_endpoint_without_models_needs_a_name(tmp_path: Path) -> None:
     """The message says what to do."""
     engine = FakeEngine()

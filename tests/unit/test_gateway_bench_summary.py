@@ -1,5 +1,6 @@
 """The bench's figures, ratios, files and comparisons."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ HEAD = {
     "machine": "a machine",
     "seed": 1,
     "repeats": 1,
+    "versions": {"python": "3.11"},
     "baseline": "plain",
     "workloads": {"w": "what it stands for"},
 }
@@ -143,6 +145,28 @@ def test_two_runs_are_compared_request_by_request() -> None:
     assert "In one of the runs only: w at gone." in comparison_text(found)
     assert ["slower"] == [verdict(ratios) for ratios in compare(after, before).ratios]
     assert ["no change shown"] == [verdict(ratios) for ratios in compare(before, before).ratios[:1]]
+
+
+def test_runs_of_different_requests_are_not_compared() -> None:
+    """Another seed makes other requests under the same names."""
+    other = Recorded({**HEAD, "seed": 2}, (OURS,))
+
+    with pytest.raises(OperatingError, match="the runs have seeds 1 and 2"):
+        compare(Recorded(HEAD, (PLAIN,)), other)
+
+
+def test_the_report_prints_versions_and_the_memory_that_is_known() -> None:
+    """A target whose engines tell no memory has an empty cell."""
+    told = replace(OURS, peak={"process_resident_memory_bytes": 3.0 * 2**30})
+    text = report({**HEAD, "versions": {"vllm": "0.32.0", "python": "3.11"}}, figures_of([PLAIN, told]), [])
+
+    assert "vllm 0.32.0, python 3.11." in text
+    assert ["| 3072 | 0 |", "|  | 0 |"] == [
+        line[-len(end) :]
+        for target, end in (("ours", "| 3072 | 0 |"), ("plain", "|  | 0 |"))
+        for line in text.split("\n")
+        if line.startswith(f"| {target} ")
+    ]
 
 
 def test_the_report_says_what_was_compared_and_what_it_stands_for(tmp_path: Path) -> None:

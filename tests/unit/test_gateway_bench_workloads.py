@@ -1,6 +1,8 @@
 """The bench's workloads: made by a seed, read from files, replayed from logs and traces."""
 
 import json
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,50 @@ def written(folder: Path, document: object) -> Path:
     path = folder / "workloads.json"
     path.write_text(json.dumps(document))
     return path
+
+
+PROMISED = {
+    "long_reasoning": Closed,
+    "long_document_qa": Closed,
+    "short_chat": Closed,
+    "fixed_tail": Closed,
+    "tool_turns": Closed,
+    "regenerate": Closed,
+    "long_session": Closed,
+    "high_dynamic": Closed,
+    "context_trimming": Closed,
+    "agent_unstable": Closed,
+    "clean_shared": Bursts,
+    "multi_turn_qa": Poisson,
+}
+"""The founding articles' data sets and scenarios, then what agents and chats send, with how they arrive."""
+
+
+def test_the_built_in_workloads_are_those_that_are_promised() -> None:
+    """Each by its name in the data file, with its kind of arrivals; beside them two more."""
+    assert PROMISED == {name: type(RECIPES[name].arrivals) for name in PROMISED}
+    assert {"agent_clean", "no_reuse"} == set(RECIPES) - set(PROMISED)
+
+
+def test_tools_are_called_in_five_turns_between_a_prefix_and_a_tail() -> None:
+    """Every turn has what was said before it, in order, with a call and its result for each earlier turn."""
+    (session, *_) = RECIPES["tool_turns"].make(1).sessions
+    turns = [messages(call) for call in session.calls]
+
+    assert [2 + 1 + 3 * earlier for earlier in range(5)] == [len(turn) for turn in turns]
+    assert 1 == len({(turn[0]["content"], turn[-1]["content"]) for turn in turns})
+    assert all(one[:-1] == other[: len(one) - 1] for one, other in pairwise(turns))
+    assert "Tool result: " == turns[1][3]["content"][:13]
+
+
+@pytest.mark.parametrize("shared", ["clean_shared", "long_document_qa"])
+def test_prompts_share_long_beginnings_and_end_differently(shared: str) -> None:
+    """So that a prefix cache is all that they need."""
+    calls = [call for session in RECIPES[shared].make(1).sessions for call in session.calls]
+    beginnings = {messages(call)[0]["content"][:2000] for call in calls}
+
+    assert 1 < len(beginnings) < len(calls)
+    assert len(calls) == len({messages(call)[-1]["content"] for call in calls})
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -192,6 +238,16 @@ def test_equal_blocks_of_a_trace_are_equal_text(tmp_path: Path) -> None:
             "log.jsonl:1: no line of a trace",
             id="a length that is none",
         ),
+        pytest.param(
+            '{"timestamp": 0, "input_length": Infinity, "output_length": 1, "hash_ids": [1]}',
+            "log.jsonl:1: no line of a trace",
+            id="a length without end",
+        ),
+        pytest.param(
+            '{"timestamp": NaN, "input_length": 1, "output_length": 1, "hash_ids": [1]}',
+            "log.jsonl:1: no line of a trace",
+            id="a moment that is none",
+        ),
     ],
 )
 def test_what_cannot_be_replayed_is_said(text: str, fault: str, tmp_path: Path) -> None:
@@ -201,6 +257,15 @@ def test_what_cannot_be_replayed_is_said(text: str, fault: str, tmp_path: Path) 
 
     with pytest.raises(OperatingError, match=fault):
         load_replay(path, REPLAY)
+
+
+def test_a_log_does_not_come_at_moments_that_it_does_not_tell(tmp_path: Path) -> None:
+    """All of it at once would be no replay."""
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}))
+
+    with pytest.raises(OperatingError, match=r"'traced' is not allowed for .*log.jsonl, a log"):
+        load_replay(path, replace(REPLAY, arrivals=Traced()))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sternpost_core.errors import OperatingError
 from sternpost_gateway.bench.records import Recorded
 from sternpost_gateway.bench.report import table, with_interval
 from sternpost_gateway.bench.summary import Ratios, grouped, paired_ratios
@@ -19,7 +20,18 @@ class Comparison:
 
 
 def compare(first: Recorded, second: Recorded) -> Comparison:
-    """Compare two runs; requests are paired, as the same seed makes the same ones."""
+    """
+    Compare two runs; requests are paired, as the same seed makes the same ones.
+
+    Raises:
+        OperatingError: the runs have different seeds.
+    """
+    seeds = [run.head.get("seed") for run in (first, second)]
+    if seeds[0] != seeds[1]:
+        raise OperatingError(
+            f"the runs have seeds {seeds[0]} and {seeds[1]}, so their requests differ and cannot be paired; "
+            "give both the same --seed"
+        )
     before, after = grouped(first.units), grouped(second.units)
     found = [
         paired_ratios(workload, target, "the first run", after[workload, target], units)

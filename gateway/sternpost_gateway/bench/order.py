@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -139,9 +140,18 @@ def _headers(key_file: Path | None) -> dict[str, str]:
 def _workloads(arguments: argparse.Namespace) -> list[Made]:
     """Return what is replayed where anything is, else the recipes that are named."""
     if arguments.replay:
-        return [_replayed(path, arguments) for path in arguments.replay]
+        return _all_differ([_replayed(path, arguments) for path in arguments.replay])
     recipes = chosen(load_recipes(arguments.workloads or BUILT_IN), arguments.workload)
     return [Made(recipe.name, recipe.about, partial(_make, recipe, arguments)) for recipe in recipes]
+
+
+def _all_differ(replays: list[Made]) -> list[Made]:
+    # Workloads are told apart by name alone, in records and in tables.
+    twice = [name for name, count in Counter(made.name for made in replays).items() if count > 1]
+    if twice:
+        allowed = "files whose names differ before their first dot"
+        raise SettingsError("bench", [Fault("--replay", repr(name), allowed) for name in twice])
+    return replays
 
 
 def _make(recipe: Recipe, arguments: argparse.Namespace, repeat: int) -> Workload:

@@ -9,6 +9,7 @@ prompts are made up so that equal ids give equal text.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -51,9 +52,14 @@ def load_replay(path: Path, options: ReplayOptions) -> Workload:
     Read a log or a trace as a workload.
 
     Raises:
-        OperatingError: it cannot be read, or no line of it is a request.
+        OperatingError: it cannot be read, no line of it is a request, or a log is to come at traced moments.
     """
     trace = is_trace(path)
+    if isinstance(options.arrivals, Traced) and not trace:
+        raise OperatingError(
+            f"--arrivals: 'traced' is not allowed for {path}, a log, whose lines tell no moments; "
+            "allowed: closed, poisson, bursts"
+        )
     sessions = tuple(_trace_sessions(path, options) if trace else _log_sessions(path, options))
     if not sessions:
         raise OperatingError(f"{path}: no line holds a request that can be replayed")
@@ -100,10 +106,18 @@ def _trace_sessions(path: Path, options: ReplayOptions) -> Iterator[Session]:
             try:
                 entry = json.loads(line)
                 call = _traced_call(entry, options)
-                at = float(entry["timestamp"]) / 1000
-            except (ValueError, LookupError, TypeError) as error:
+                at = _moment(entry)
+            except (ValueError, LookupError, TypeError, OverflowError) as error:
                 raise OperatingError(f"{path}:{number}: no line of a trace ({error!r})") from error
             yield Session(f"m{number}", (call,), at if isinstance(options.arrivals, Traced) else None)
+
+
+def _moment(entry: Mapping[str, Any]) -> float:
+    """Return when a trace's request was sent, in seconds."""
+    at = float(entry["timestamp"]) / 1000
+    if not math.isfinite(at):
+        raise ValueError(f"timestamp {entry['timestamp']}")
+    return at
 
 
 def _traced_call(entry: Mapping[str, Any], options: ReplayOptions) -> Call:

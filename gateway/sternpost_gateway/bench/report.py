@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sternpost_gateway.bench.sample import Unit
 from sternpost_gateway.bench.stats import Estimate
 from sternpost_gateway.bench.summary import Figures, Ratios
+
+MEBIBYTE: Final = 2**20
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -34,7 +36,7 @@ def report(head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence
 def figures_table(figures: Sequence[Figures]) -> str:
     """Return the table of one workload's figures at all targets."""
     head = ("target", "TTFT p50 ms", "p95 ms", "end to end p50 ms", "between tokens ms", "prompt", "computed",
-            "prefix", "suffix", "answers/s", "failed")  # fmt: skip
+            "prefix", "suffix", "answers/s", "memory peak MiB", "failed")  # fmt: skip
     return table(head, [_figures_row(one) for one in figures])
 
 
@@ -55,6 +57,7 @@ def failures(units: Sequence[Unit]) -> list[str]:
 def _lines(head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence[Ratios]) -> Iterator[str]:
     yield "# Bench\n"
     yield f"{head['date']}, {head['machine']}. Seed {head['seed']}, {head['repeats']} repetitions.\n"
+    yield ", ".join(f"{name} {version}" for name, version in head["versions"].items()) + ".\n"
     yield "In brackets: 95% bootstrap intervals over requests."
     yield f"Ratios are to `{head['baseline']}`, on the same requests."
     for workload in dict.fromkeys(one.workload for one in figures):
@@ -76,6 +79,7 @@ def _figures_row(one: Figures) -> list[str]:
         f"{one.prefix_share:.2f}",
         f"{one.suffix_share:.2f}",
         f"{one.answers_per_second:.2f}",
+        f"{one.memory_peak / MEBIBYTE:.0f}" if one.memory_peak else "",
         str(one.failed),
     ]
 
