@@ -68,6 +68,8 @@ LOSES: Final = """\
   gateway.
 - Answers are long beside the prompt: decoding takes its time whatever became of the prompt.
 - A tail's words bind closely to the middle and no match is allowed: see [quality](quality.md).
+- A tail lists tools, and the model chooses one by what a message means and not by a word of it: with the
+  generic means, answers of the task `tool` are lost that exact prefill has right (below).
 """
 
 REUSED: Final = "reused share"
