@@ -207,14 +207,23 @@ class Client:
         await self._write({"type": "http.response.body", "body": body, "more_body": False})
 
     async def answer(self, answer: Answer, request_id: str) -> None:
-        """Send a whole answer of our own."""
-        await self.start(answer.status, (*answer.headers, (b"x-request-id", request_id.encode())))
+        """Send a whole answer of our own; where the body is not awaited, the connection ends with it."""
+        headers = (*answer.headers, (b"x-request-id", request_id.encode()))
+        # What comes next is the body or, as there was no leave to send it, a new request: nobody can tell.
+        is_ambiguous = self._waits_for_leave and not self._body_read.is_set()
+        if is_ambiguous and not answer.closes:
+            headers = (*headers, (b"connection", b"close"))
+        await self.start(answer.status, headers)
         body = answer.body if self.method != "HEAD" else b""
-        if (answer.closes or self.is_surplus) and not self._body_read.is_set():
+        if (answer.closes or self.is_surplus or is_ambiguous) and not self._body_read.is_set():
             await self.write(body)
             await self._linger()
             body = b""
         await self.finish(body)
+
+    @property
+    def _waits_for_leave(self) -> bool:
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers)
 
     async def _linger(self) -> None:
         """

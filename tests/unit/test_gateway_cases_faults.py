@@ -18,7 +18,8 @@ import pytest
 from sternpost_fakes.cases import CASES, CHAT
 from sternpost_fakes.engine import EVENT_STREAM, FakeEngine, running_engine
 from sternpost_fakes.fake_http import Reply
-from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
+from sternpost_fakes.gateway import ADMIN_TOKEN, RunningGateway, eventually, running_gateway
+from sternpost_fakes.traces import RecordedTracing
 from sternpost_gateway.settings import Credentials, Settings
 
 GONE_SECONDS_MAX = 1.0
@@ -295,25 +296,33 @@ SECRETS = {
 async def test_043_credentials_reach_whom_they_are_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: Credentials, key: str | None, expected: str | None
 ) -> None:
-    """And no log, whatever happens to the request."""
+    """And no log, trace, metric or report, whatever happens to the request."""
     caplog.set_level(logging.DEBUG)
+    tracing = RecordedTracing()
 
     def settings(given: Settings) -> Settings:
-        return replace(given, credentials=mode, engine_key=key)
+        return replace(given, credentials=mode, engine_key=key, admin_token=ADMIN_TOKEN)
 
     async with (
         running_engine() as engine,
-        running_gateway(tmp_path, [engine.url], settings=settings) as gateway,
+        running_gateway(tmp_path, [engine.url], settings=settings, tracing=tracing) as gateway,
     ):
         body = b'{"model":"demo-model","messages":[{"role":"user","content":"hi"}]}'
         await answer(gateway, body, **SECRETS)
         engine.faults.drop = True
         failed = await answer(gateway, body, **SECRETS)
+        administrator = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+        pages = [
+            (await gateway.client.get(path, headers=administrator)).text
+            for path in ("/metrics", "/readyz?verbose", "/sternpost/v1/templates", "/sternpost/v1/kill")
+        ]
+        await eventually(lambda: 2 == len(tracing.spans))
 
+    told = [caplog.text, failed.text, *pages, *(span.to_json() for span in tracing.spans)]
     seen = engine.chats[0]
     assert expected == seen.header("authorization")
     assert [None] * 3 == [seen.header(name) for name in ("x-api-key", "cookie", "proxy-authorization")]
-    assert "client-secret" not in caplog.text + failed.text
+    assert [] == [text for text in told if "client-secret" in text or "engine-key" in text]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sternpost_fakes.engine import FakeEngine, running_engine
-from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, running_gateway
+from sternpost_fakes.gateway import QUICK, SUPPORT_POLICY, RunningGateway, running_gateway, with_timeouts
 from sternpost_gateway.settings import Settings
 
 CHAT = "/v1/chat/completions"
@@ -83,6 +83,61 @@ async def test_body_that_waits_for_leave_gets_it(tmp_path: Path) -> None:
 
             assert (100, 200) == (leave[0], served[0])
             assert None is engine.posts(target)[-1].header("expect")
+
+
+def full(given: Settings) -> Settings:
+    """Return settings under which every request is one too many."""
+    return replace(given, limits=replace(given.limits, in_flight_max=0))
+
+
+async def test_body_without_leave_ends_the_connection(tmp_path: Path) -> None:
+    """What a client sends after its refusal may be the body or the next request: nobody guesses."""
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=full) as gateway,
+    ):
+        client = await connected(gateway)
+        head = request(CHAT, BODY, "expect: 100-continue").partition(b"\r\n\r\n")[0]
+        client.writer.write(head + b"\r\n\r\n")
+        status, _ = await client.answer()
+        rest = await asyncio.wait_for(client.reader.read(), 5)
+        client.writer.close()
+
+    assert (429, b"") == (status, rest)
+
+
+async def test_refused_body_is_no_request(tmp_path: Path) -> None:
+    """However a body looks that nobody reads, the request behind it is the next one."""
+    smuggled = request("/v1/smuggled")
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=full) as gateway,
+    ):
+        client = await connected(gateway)
+        client.writer.write(request(CHAT, smuggled * 5000) + request("/healthz"))
+        answers = [await client.answer() for _ in range(2)]
+        client.writer.close()
+
+    assert [(429, True), (200, False)] == [(status, b"error" in body) for status, body in answers]
+    assert [] == engine.posts("/v1/smuggled")
+
+
+async def test_connections_are_kept_on_both_sides(tmp_path: Path) -> None:
+    """Request after request goes over one connection of the client and one to the engine."""
+    quiet = with_timeouts(replace(QUICK, probe_period_seconds=60.0, info_period_seconds=60.0))
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=quiet) as gateway,
+    ):
+        client = await connected(gateway)
+        statuses, connections = [], []
+        for _ in range(5):
+            client.writer.write(request(CHAT, BODY))
+            statuses.append((await client.answer())[0])
+            connections.append(engine.server.connections)
+        client.writer.close()
+
+    assert ([200] * 5, {connections[0]}) == (statuses, set(connections))
 
 
 async def test_body_that_would_be_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:

@@ -270,6 +270,36 @@ async def test_process_drains_at_its_end(tmp_path: Path) -> None:
         assert (0, True) == (started.returncode, time.monotonic() - started_at < 5)
 
 
+async def test_drain_has_a_beginning_and_an_end(tmp_path: Path) -> None:
+    """Not ready at once, but still serving; then no new connection; at last what goes on is cut."""
+    engine = FakeEngine(words=tuple("x" * 600), delay_seconds=0.1)
+    flags = ("--drain-delay-seconds", "2", "--drain-seconds", "1")
+    async with (
+        running_engine(engine),
+        gateway_process(tmp_path, engine.url, *flags) as (started, url),
+        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+    ):
+        await eventually_ready(client, 1)
+        async with client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as stream:
+            reading = stream.aiter_raw()
+            received = await anext(reading)
+            os.kill(started.pid, signal.SIGTERM)
+            async with asyncio.timeout(2):
+                while (await client.get("/readyz")).status_code != 503:
+                    await asyncio.sleep(0.02)
+            served = await client.get("/v1/files")
+            with pytest.raises(httpx.TransportError):
+                async for piece in reading:
+                    received += piece
+        async with asyncio.timeout(10):
+            await started.wait()
+        with pytest.raises(httpx.ConnectError):
+            await client.get("/healthz")
+
+    assert (200, 0) == (served.status_code, started.returncode)
+    assert 10 < received.count(b'"delta"') < 600 and b"[DONE]" not in received
+
+
 async def test_bad_policies_at_the_start_are_all_named(tmp_path: Path) -> None:
     """A gateway that cannot take its policies ends with status 1 and every fault."""
     (tmp_path / "a.yaml").write_text(SUPPORT_POLICY.replace("FixedTail", "TailFixed"))
