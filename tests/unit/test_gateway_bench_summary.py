@@ -107,6 +107,26 @@ def test_rows_name_workload_target_and_metric() -> None:
     assert {"w"} == {row["workload"] for row in rows}
 
 
+def test_rows_hold_everything_that_a_run_is_to_tell() -> None:
+    """Times, tokens and their sources, throughput, memory, failures, and how far answers agree."""
+    peaks = {"process_resident_memory_bytes": 2.0, "vllm:kv_cache_usage_perc": 0.5}
+    ours = replace(OURS, peak=peaks, samples=tuple(replace(one, between=0.1) for one in OURS.samples))
+    units = [PLAIN, ours]
+
+    found = {
+        row["metric"]
+        for row in rows_of(figures_of(units), ratios_of(units, "plain"))
+        if row["target"] == "ours"
+    }
+
+    assert {
+        *("ttft_mean", "ttft_p50", "ttft_p95", "end_to_end_p50", "inter_token_p50", "answers_per_second"),
+        *("prompt_tokens", "computed_tokens", "prefix_share", "suffix_share", "memory_peak", "kv_cache_peak"),
+        *("failed", "grown", "ttft_p50_ratio", "end_to_end_p50_ratio", "end_to_end_mean_ratio"),
+        *("computed_tokens_ratio", "identical_answers"),
+    } == found
+
+
 def test_a_run_s_file_reads_as_it_was_written(tmp_path: Path) -> None:
     """By its folder or by its name."""
     path = tmp_path / "run" / UNITS
