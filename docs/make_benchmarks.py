@@ -52,7 +52,8 @@ MEANING: Final = """\
 - Reuse of a tail is an approximation. What it does to answers is in [quality](quality.md); "same answers"
   here is the share of equal greedy texts of 16 tokens, to which a single token that nearly tied is as much
   as a wrong answer.
-- Memory is the highest sum of what both engines' metrics say of their resident memory.
+- Memory is what both engines' processes held after the workload, the most over its repetitions. All targets
+  share the engines, which keep the tails that one of them had built: it does not tell targets apart.
 - Intervals are over the requests of one run on one machine. A ratio whose interval holds 1 shows no
   difference.
 """
@@ -221,7 +222,7 @@ def _workload_table(results: Results, workload: str) -> str:
     rows = results.files["evaluation"]["rows"]
     targets = dict.fromkeys(row["target"] for row in rows if row["workload"] == workload)
     head = ("target", "n", "TTFT p50 ms", "95% interval", "p95 ms", "end to end p50 ms", "between tokens ms",
-            "prompt", "computed", "prefix", "suffix", "answers/s", "same answers", "memory peak MiB",
+            "prompt", "computed", "prefix", "suffix", "answers/s", "same answers", "memory MiB",
             "failed")  # fmt: skip
     return table(head, [_target_row(results, workload, target) for target in targets])
 

@@ -171,10 +171,26 @@ def test_a_log_is_planned_with_the_policy_that_lint_proposes(
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_table_has_a_column_for_each_arm(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And one for the ratio."""
-    assert 0 == COMMAND.run(parsed(str(log), "--requests-per-second", "5", "--prefill-rate", "10000"))
-    assert "|  | without | with | with / without |" in capsys.readouterr().out
+def test_the_table_has_a_column_for_each_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    And one for the ratio; its rows are engines, times, memory and money.
+
+    A tail is proposed from 200 prompts on that follow a template.
+    """
+    log = tmp_path / "log.jsonl"
+    log.write_bytes(b"\n".join(agent_bodies(210, 3)))
+    flags = [str(log), "--requests-per-second", "5", "--prefill-rate", "10000", "--price-per-hour", "2"]
+
+    assert 0 == COMMAND.run(parsed(*flags))
+
+    lines = [line.split(" | ") for line in capsys.readouterr().out.split("\n") if line.startswith("| ")]
+    assert ["|", "without", "with", "with / without |"] == [cell.strip() for cell in lines[0]]
+    assert [
+        *("engines", "prompt tokens reused", "TTFT p50, ms", "TTFT p95, ms", "busy"),
+        *("prefixes held, GiB", "suffix store each, GiB", "cost per month"),
+    ] == [cells[0].removeprefix("| ") for cells in lines[2:]]
+    (store,) = (cells for cells in lines if "suffix store" in cells[0])
+    assert 0.0 == float(store[1]) < float(store[2])
 
 
 def test_a_speed_is_taken_from_a_bench_s_run(
