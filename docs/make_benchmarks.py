@@ -55,7 +55,8 @@ MEANING: Final = """\
 - Memory is what both engines' processes held after the workload, the most over its repetitions. All targets
   share the engines, which keep the tails that one of them had built: it does not tell targets apart.
 - Intervals are over the requests of one run on one machine. A ratio whose interval holds 1 shows no
-  difference.
+  difference. Workloads that no bound is about run once: whatever else the machine did in that minute is in
+  their times, but not in their tokens. Where two targets computed equally many and times differ, look again.
 """
 
 LOSES: Final = """\
