@@ -17,7 +17,7 @@ from sternpost_fakes.sim_checks import violations
 from sternpost_fakes.sim_client import Ask, Told
 from sternpost_fakes.sim_engine import Machine, SimEngine
 from sternpost_fakes.sim_faults import Fault, FaultKind
-from sternpost_fakes.sim_run import Plan, Run, simulate, words
+from sternpost_fakes.sim_run import COLD, Plan, Run, simulate, words
 from sternpost_gateway.adaptive_limit import percentile
 from sternpost_gateway.cold_gate import ColdGate
 from sternpost_gateway.cold_limiter import ColdLimits
@@ -100,6 +100,13 @@ def computed_share(run: Run, after: float) -> float:
     return sum(item.computed_tokens for item in seen) / sum(item.prompt_tokens for item in seen)
 
 
+def cold_limits(run: Run) -> list[int]:
+    """Return how many cold requests each engine may have in the end."""
+    assert run.parts is not None, "the run has ended"
+    limits = {engine.url: limiter.adaptive.limit for engine, limiter in run.parts.gate.limiters().items()}
+    return [limits[engine.url] for engine in run.engines]
+
+
 def arrivals(engine: SimEngine, after: float) -> int:
     """Return how many requests reached an engine after a moment."""
     return sum(seen.at > after for seen in engine.seen)
@@ -148,6 +155,17 @@ def test_f3_slow_engine_sheds_its_load_to_others() -> None:
     assert shares[1] < 0.8 * shares[0]
     others = [arrivals(engine, after=9.0) for engine in run.engines[:3]]
     assert max(others) <= SPILL_MAX * sum(others) / len(others)
+
+
+def test_f3_limiter_of_a_slow_engine_drops_and_no_other() -> None:
+    """What is cold would make its warm requests wait even longer; at the others nothing has changed."""
+    asks = steady(18.0, 20.0, fresh=60)
+    calm = run_of(plan_of(asks))
+    run = run_of(plan_of(asks, Fault(FaultKind.SLOWS, 6.0, 90.0, 3, NOBODY)))
+
+    assert [COLD.slots_max] * ENGINES == cold_limits(calm)
+    assert [COLD.slots_max] * (ENGINES - 1) == cold_limits(run)[:3]
+    assert cold_limits(run)[3] <= COLD.slots_max / 2
 
 
 @pytest.mark.parametrize(

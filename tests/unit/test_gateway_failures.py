@@ -343,6 +343,29 @@ async def test_client_that_leaves_within_a_stream_ends_the_request(tmp_path: Pat
         await eventually(lambda: gateway.metric("sternpost_gateway_in_flight") == 0)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        pytest.param("POST", "/v1/chat/completions", id="chat"),
+        pytest.param("POST", "/v1/embeddings", id="unread-body"),
+        pytest.param("GET", "/v1/files/f-1/content", id="download"),
+    ],
+)
+async def test_client_that_leaves_within_a_whole_answer_ends_the_request(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    """An answer that is no stream of events is no different."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = Reply(pieces=(b'{"a":', b"1}"), delay_seconds=60)
+        content = json.dumps(CHAT).encode() if method == "POST" else b""
+        async with gateway.client.stream(method, path, content=content) as answer:
+            assert b'{"a":' == await anext(answer.aiter_raw())
+
+        await eventually(lambda: engine.server.aborts == 1, GONE_SECONDS_MAX)
+        await eventually(lambda: gateway.metric("sternpost_gateway_in_flight") == 0)
+        assert 1 == gateway.metric("sternpost_gateway_requests_total", outcome="client_gone")
+
+
 async def test_client_that_leaves_within_its_upload_harms_no_engine(tmp_path: Path) -> None:
     """Uploads that break off are not held against the engine."""
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:

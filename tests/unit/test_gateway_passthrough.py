@@ -241,6 +241,16 @@ async def test_compressed_answer_passes_compressed(tmp_path: Path) -> None:
         assert "gzip, br" == engine.chats[-1].header("accept-encoding")
 
 
+async def test_compressed_body_that_nobody_reads_passes_compressed(tmp_path: Path) -> None:
+    """It is the engine's to decode, and says so."""
+    packed = gzip.compress(b'{"model":"other","input":"a"}')
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        await raw(gateway.url, post(packed, "/v1/embeddings", "content-encoding: gzip"))
+        seen = engine.posts("/v1/embeddings")[-1]
+
+        assert (packed, "gzip") == (seen.body, seen.header("content-encoding"))
+
+
 async def test_no_header_is_added_to_requests(tmp_path: Path) -> None:
     """An engine gets the client's headers, the request id, and its own host."""
     async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
