@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -344,3 +345,34 @@ async def test_large_body_is_forwarded_whole(tmp_path: Path) -> None:
         response = await gateway.client.post("/v1/chat/completions", content=body)
 
         assert (200, True) == (response.status_code, body == engine.chats[-1].body)
+
+
+REFUSED = b'{"error": {"message": "no such key", "code": 401}}'
+
+
+async def _answer_at_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer a request before its body has come, and read on without an interest, as servers do."""
+    with suppress(ConnectionError, asyncio.IncompleteReadError):
+        while target := (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]:
+            status, body = (b"401 No", REFUSED) if target == b"/v1/files" else (b"200 OK", b"{}")
+            head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            writer.write(head % (status, len(body)) + body)
+            while target == b"/v1/files" and await reader.read(65536):
+                pass
+    writer.transport.abort()
+
+
+async def test_refusal_of_an_upload_arrives_before_its_end(tmp_path: Path) -> None:
+    """An engine that does not want a body says so at once; the next request is served as ever."""
+    async with await asyncio.start_server(_answer_at_the_head, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with running_gateway(tmp_path, [url], policy="", wait_ready=False) as gateway:
+            async with asyncio.timeout(5):
+                while (await gateway.client.get("/readyz")).status_code != 200:
+                    await asyncio.sleep(0.01)
+            refused = await gateway.client.post("/v1/files", content=b"x" * 8_000_000)
+            after = await gateway.client.get("/v1/models")
+
+    assert (401, REFUSED) == (refused.status_code, refused.content)
+    assert (200, b"{}") == (after.status_code, after.content)
+    assert 0 == gateway.metric("sternpost_gateway_retries_total")
