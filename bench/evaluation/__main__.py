@@ -145,6 +145,7 @@ def bound_row(judged: Judged) -> dict[str, Any]:
     return {
         "workload": judged.claim.bound.workload,
         "metric": judged.claim.bound.metric,
+        "target": judged.claim.target,
         "says": judged.claim.says,
         "against": judged.against,
         "bound": str(judged.claim.bound),
@@ -158,11 +159,12 @@ def bound_row(judged: Judged) -> dict[str, Any]:
 
 def bounds_table(judged: Sequence[Judged]) -> str:
     """Return the bounds as a Markdown table."""
-    head = ("workload", "metric", "against", "bound", "measured (95%)", "")
+    head = ("workload", "metric", "target", "against", "bound", "measured (95%)", "")
     rows = [
         [
             one.claim.bound.workload,
             one.claim.bound.metric,
+            one.claim.target,
             one.against,
             str(one.claim.bound),
             with_interval(one.figure, 3) if one.figure else "not run",

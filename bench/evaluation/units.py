@@ -79,12 +79,13 @@ def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
     """
     Yield every unit that is not recorded.
 
-    Repetitions are the outer loop: a run that is cut short has something of every workload.
+    A workload's repetitions follow one another, in opposite orders: a machine that gets slower or quicker
+    meanwhile does so for every target alike.
     """
     recipes = {recipe.name: recipe for recipe in load_recipes()}
-    for repeat, order in interleaved(targets, run.scope.repeats):
-        for name, sessions in run.scope.sessions.items():
-            recipe = replace(recipes[name], sessions=sessions)
+    for name, sessions in run.scope.sessions.items():
+        recipe = replace(recipes[name], sessions=sessions)
+        for repeat, order in interleaved(targets, run.scope.repeats):
             if (run.only and name not in run.only) or (repeat and name in ONCE):
                 continue
             for target in order:
