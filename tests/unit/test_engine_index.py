@@ -57,7 +57,7 @@ def in_state(index: SuffixIndex, state: State) -> Record:
     return record
 
 
-TRANSITIONS: dict[str, Callable[[SuffixIndex, int], None]] = {
+TRANSITIONS: dict[str, Callable[[SuffixIndex, int], object]] = {
     "complete": lambda index, entry: index.complete(entry),
     "retire": lambda index, entry: index.retire(entry, Eviction.FAILED),
     "retire_all": lambda index, entry: index.retire_all(Eviction.RESET),
