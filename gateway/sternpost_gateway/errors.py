@@ -164,6 +164,7 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     Disconnected: Meaning(502, "server_error", "upstream_disconnected"),
     FirstByteTimeout: Meaning(504, "server_error", "upstream_timeout"),
     UpstreamCut: Meaning(502, "server_error", "upstream_cut"),
+    UpstreamStalled: Meaning(502, "server_error", "upstream_cut"),
     Exception: Meaning(500, "server_error", "internal_error"),
 }
 """The one table from error to answer; the nearest class in an error's ancestry counts."""
