@@ -22,11 +22,12 @@ from typing import Any, Final
 
 from bench.common.process_group import group_cpu_seconds
 from bench.common.results import head_of, write_document
+from bench.gateway.ports import free_ports
 from bench.routing.drive import Outcome, drive
 from bench.routing.real_engines import real_stage
 from bench.routing.report import Results, rows, table, verdicts
 from bench.routing.routers import HOST, OWN, PEERS, Router, own_routers, peer_routers, running
-from bench.routing.stage import Stage, free_ports, mock_stage
+from bench.routing.stage import Stage, mock_stage
 from bench.routing.workloads import WORKLOADS
 from sternpost_gateway.bench.machine import describe_machine
 

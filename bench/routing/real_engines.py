@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.common.engine_api import Engine
+from bench.common.engine_api import Engine, metric_sum
 from bench.common.engine_process import EngineSettings, running_engine
 from bench.common.process_group import group_cpu_seconds
 from bench.demo.progress import Progress
@@ -22,8 +21,9 @@ ENGINES: Final = 2
 SIZE: Final = Size(count=0.2, tokens=0.12, seconds=4.0)
 """What a small model computes on one core: some 1,500 of its tokens a second, five to a mock engine's two."""
 
-COUNTERS: Final = re.compile(r"^vllm:prefix_cache_(queries|hits)_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
-"""Prompt tokens that were looked for in the prefix store, and those that were found, of /metrics."""
+QUERIES: Final = "vllm:prefix_cache_queries_total"
+HITS: Final = "vllm:prefix_cache_hits_total"
+"""Prompt tokens that were looked for in the prefix store, and those that were found."""
 
 ARGUMENTS: Final = ("--block-size", "32")
 
@@ -56,8 +56,7 @@ class RealStage:
     async def empty(self) -> None:
         """Have the engines hold nothing, and begin to count."""
         for engine in self.engines:
-            response = await engine.http.post("/reset_prefix_cache")
-            response.raise_for_status()
+            await engine.forget_prefixes()
         self.counted = [await _computed(engine) for engine in self.engines]
 
     async def happen(self, event: Event) -> None:
@@ -104,11 +103,9 @@ async def real_stage(model: Path, folder: Path) -> AsyncIterator[RealStage]:
 
 
 async def _computed(engine: Engine) -> float:
-    page = (await engine.http.get("/metrics")).text
-    return computed_tokens(page)
+    return computed_tokens((await engine.http.get("/metrics")).text)
 
 
 def computed_tokens(page: str) -> float:
     """Return the prompt tokens that an engine has computed, by its page of metrics."""
-    found = [(kind, float(number)) for kind, number in COUNTERS.findall(page)]
-    return sum(number if kind == "queries" else -number for kind, number in found)
+    return metric_sum(page, QUERIES) - metric_sum(page, HITS)

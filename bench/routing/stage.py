@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import create_server
 from typing import Any, Final, Protocol
 
 import aiohttp
 
 from bench.common.process_group import group_cpu_seconds
+from bench.gateway.ports import free_ports
 from bench.routing.routers import HOST, running
 from bench.routing.workloads import WHOLE, Event, Size, Workload
 
@@ -113,10 +113,3 @@ async def mock_stage(folder: Path) -> AsyncIterator[MockStage]:
         aiohttp.ClientSession() as http,
     ):
         yield MockStage(control, ports, group, http)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(create_server((HOST, 0))) for _ in range(count)]
-        return [item.getsockname()[1] for item in sockets]

@@ -90,19 +90,26 @@ class Admission:
         """Wait until a retry is handed over; it counts from then on. Return whether that was in time."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
+        is_taken = False
         try:
             async with asyncio.timeout(RETRY_WAIT_SECONDS_MAX):
                 await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._give_back_retry()
-            if isinstance(error, TimeoutError):
-                return False
-            raise
+            is_taken = True
+        except TimeoutError:
+            pass
         finally:
-            with suppress(ValueError):
-                self._waiting.remove(turn)
-        return True
+            if not is_taken:
+                self._forgo(turn)
+        return is_taken
+
+    def _forgo(self, turn: asyncio.Future[None]) -> None:
+        """Let others have a turn; it may have been handed over just before its time was over."""
+        if turn.done() and not turn.cancelled():
+            self._give_back_retry()
+            return
+        # Whoever had a turn to hand over has passed over one that was given up.
+        with suppress(ValueError):
+            self._waiting.remove(turn)
 
     def _give_back_retry(self) -> None:
         self.retries -= 1

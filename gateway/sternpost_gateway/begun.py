@@ -8,8 +8,10 @@ the body has told a client nothing, and may be asked of another engine; so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from sternpost_gateway.errors import Disconnected, FirstByteTimeout, UpstreamCut, UpstreamStalled
+from sternpost_gateway.headers import value_of
 from sternpost_gateway.relay import EVENT_STREAM, OK
 from sternpost_gateway.upstream import UpstreamResponse
 
@@ -35,8 +37,7 @@ class Begun:
 
 def is_stream(response: UpstreamResponse) -> bool:
     """Say whether an answer is a stream that was accepted."""
-    kinds = (value for name, value in response.headers if name.lower() == b"content-type")
-    return response.status == OK and next(kinds, b"").strip().lower().startswith(EVENT_STREAM)
+    return response.status == OK and value_of(response.headers, b"content-type").startswith(EVENT_STREAM)
 
 
 async def begun(response: UpstreamResponse) -> UpstreamResponse:
@@ -47,14 +48,13 @@ async def begun(response: UpstreamResponse) -> UpstreamResponse:
         Disconnected: the engine ended the stream before its first piece.
         FirstByteTimeout: the stream stalled before its first piece.
     """
-    try:
-        return Begun(response, await response.read())
-    except UpstreamStalled:
-        response.close()
-        raise FirstByteTimeout("the engine did not answer in time") from None
-    except UpstreamCut as error:
-        response.close()
-        raise Disconnected("the engine ended the stream before it answered") from error
-    except BaseException:
-        response.close()
-        raise
+    with ExitStack() as stack:
+        stack.callback(response.close)
+        try:
+            piece = await response.read()
+        except UpstreamStalled:
+            raise FirstByteTimeout("the engine did not answer in time") from None
+        except UpstreamCut as error:
+            raise Disconnected("the engine ended the stream before it answered") from error
+        stack.pop_all()
+    return Begun(response, piece)

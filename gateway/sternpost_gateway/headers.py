@@ -105,6 +105,11 @@ def downstream_headers(headers: Iterable[tuple[bytes, bytes]], request_id: str) 
     return kept
 
 
+def value_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """Return the first value of a header in lower case, empty if there is none; `name` is lower-case."""
+    return next((value.strip().lower() for found, value in headers if found.lower() == name), b"")
+
+
 def connection_names(headers: Headers) -> frozenset[bytes]:
     """Return the headers that a `connection` header declares to be about this connection only."""
     return frozenset(

@@ -14,7 +14,7 @@ from typing import Final
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.errors import UpstreamCut, error_object
-from sternpost_gateway.headers import downstream_headers
+from sternpost_gateway.headers import downstream_headers, value_of
 from sternpost_gateway.meter import BodyMeter, Meter, StreamFilter, StreamMeter, Unmetered, Usage
 from sternpost_gateway.settings import Limits
 from sternpost_gateway.sse import error_event
@@ -65,7 +65,7 @@ class Relay:
             ClientGone: the client has stopped reading.
         """
         headers = downstream_headers(response.headers, composed.planned.identified.received.request_id)
-        is_stream = _header(headers, b"content-type").startswith(EVENT_STREAM)
+        is_stream = value_of(headers, b"content-type").startswith(EVENT_STREAM)
         meter = self._meter(composed.metering, response.status, headers, is_stream=is_stream)
         if isinstance(meter, StreamFilter):
             headers = [item for item in headers if item[0] != b"content-length"]
@@ -119,7 +119,7 @@ class Relay:
     def _meter(
         self, metering: Metering, status: int, headers: Sequence[tuple[bytes, bytes]], *, is_stream: bool
     ) -> Meter:
-        is_encoded = _header(headers, b"content-encoding") not in (b"", b"identity")
+        is_encoded = value_of(headers, b"content-encoding") not in (b"", b"identity")
         wants_stream = metering in (Metering.STREAM, Metering.FILTER)
         if metering is Metering.NONE or status != OK or is_encoded or wants_stream is not is_stream:
             return Unmetered()
@@ -129,10 +129,6 @@ class Relay:
         return kind(self._limits.event_bytes_max)
 
 
-def _header(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:
-    return next((value.strip().lower() for found, value in headers if found == name), b"")
-
-
 def _length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
-    value = _header(headers, b"content-length")
+    value = value_of(headers, b"content-length")
     return int(value) if value.isdigit() else None

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from sternpost_core.clock import Clock, SystemClock
 from sternpost_core.errors import OperatingError, SternpostError
 from sternpost_operator.admission import Admission
-from sternpost_operator.engines import HttpProbe, probe_client
+from sternpost_operator.engines import HttpProbe
 from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
 from sternpost_operator.gateway_tls import GatewayCertificate
@@ -24,6 +24,7 @@ from sternpost_operator.health import serve_health
 from sternpost_operator.kube import Api, Forbidden, KubeApi, connect
 from sternpost_operator.metrics import OperatorMetrics
 from sternpost_operator.permissions import missing_rights
+from sternpost_operator.probes import probe_client
 from sternpost_operator.prometheus import Prometheus, prometheus_client
 from sternpost_operator.reconciler import Reconciler, World
 from sternpost_operator.resources import BUDGETS, Resource

@@ -14,8 +14,6 @@ from sternpost_core.hint import HINT_VERSION
 from sternpost_core.text import shorten
 
 INFO_PATH: Final = "/sternpost/v1/info"
-TIMEOUT_SECONDS: Final = 2.0
-CONNECTIONS_MAX: Final = 16
 REASON_LENGTH_MAX: Final = 128
 
 
@@ -72,16 +70,6 @@ def read_info(status: int, answer: object) -> Said:
     if answer.get("supported") is True:
         return Said(Reuse.READY)
     return Said(Reuse.UNSUPPORTED, shorten(str(answer.get("reason") or ""), REASON_LENGTH_MAX))
-
-
-def probe_client() -> httpx.AsyncClient:
-    """Return the client for engines; it believes no environment variable about proxies."""
-    # Whoever waits for a connection is not silent: only what it takes to answer counts.
-    return httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
-        timeout=httpx.Timeout(TIMEOUT_SECONDS, pool=None),
-        trust_env=False,
-    )
 
 
 def _json(response: httpx.Response) -> Any:

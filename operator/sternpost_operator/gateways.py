@@ -12,14 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sternpost_core.policy_status import SegmentVersion, segment_version
 from sternpost_operator.gateway_tls import GatewayCertificate
+from sternpost_operator.probes import probe_client
 from sternpost_operator.segments import SEEN_MAX, SEGMENTS, Seen
 
 TEMPLATES_PATH: Final = "/sternpost/v1/templates"
 KILL_LEVEL: Final = "sternpost_gateway_kill_level"
 CONFIG_AGE: Final = "sternpost_gateway_config_age_seconds"
 WANTED: Final = (KILL_LEVEL, CONFIG_AGE)
-TIMEOUT_SECONDS: Final = 2.0
-CONNECTIONS_MAX: Final = 16
 PAGE_BYTES_MAX: Final = 16 << 20
 
 
@@ -131,11 +130,5 @@ def read_report(page: str) -> GatewayReport:
 
 
 def gateway_client(certificate: GatewayCertificate | None = None) -> httpx.AsyncClient:
-    """Return the client for gateways; it believes no environment variable about proxies."""
-    # Whoever waits for a connection is not silent: only what it takes to answer counts.
-    return httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
-        timeout=httpx.Timeout(TIMEOUT_SECONDS, pool=None),
-        trust_env=False,
-        verify=True if certificate is None else certificate.context,
-    )
+    """Return the client for gateways, which meets those that serve TLS by their certificate."""
+    return probe_client(True if certificate is None else certificate.context)

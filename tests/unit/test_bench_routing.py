@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 from aiohttp import ClientConnectorError
 
+from bench.gateway.ports import free_ports
 from bench.routing.cache import BLOCK_TOKENS, BlockCache, chain_of, oracle
 from bench.routing.drive import Client, Ended, Outcome, Reading, Turn
 from bench.routing.mock_engines import HOST, WORDS_OUT, Pool
 from bench.routing.real_engines import computed_tokens
 from bench.routing.report import rows, table, verdicts
-from bench.routing.stage import free_ports
 from bench.routing.workloads import TOKENS_PER_WORD, WORKLOADS, Size
 
 GOOD = Turn(ended=Ended.WHOLE, seconds=0.02, prompt_tokens=100, cached_tokens=90, oracle_tokens=91)

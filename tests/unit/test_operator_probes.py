@@ -13,9 +13,10 @@ from docs.make_metrics import inventory
 from sternpost_gateway.errors import MEANINGS
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.record import CLIENT_GONE, CUT, LENGTH
-from sternpost_operator.engines import HttpProbe, Reuse, Said, probe_client
+from sternpost_operator.engines import HttpProbe, Reuse, Said
 from sternpost_operator.figures import SAMPLE_NAMES, Figures, Sample, figures_to_status, known
 from sternpost_operator.gateways import GatewayReport, HttpGatewayProbe, gateway_client, read_report
+from sternpost_operator.probes import probe_client
 from sternpost_operator.prometheus import FiguresUnavailable, Prometheus
 from sternpost_operator.queries import (
     BY_ARM,
