@@ -24,7 +24,13 @@ PREFILL_RATE_MAX: Final = 10_000_000.0
 """Bounds of a believable sample, in tokens per second."""
 
 SAMPLE_TOKENS_MIN: Final = 128
-"""Fewer computed tokens say more about an engine's fixed costs than about its rate."""
+SAMPLE_TOKENS_WHOLE: Final = 1024
+"""Few tokens say more about an engine's fixed costs than about its rate: under the first number a sample is
+left out, and up to the second it counts for less. An engine that holds most of its prompts would else be
+taken for a slow one."""
+
+ALIKE_FACTOR: Final = 1.5
+"""Engines whose rates differ by less are taken for equally fast: they did not compute the same prompts."""
 
 BYTES_PER_TOKEN_DEFAULT: Final = 4.0
 BYTES_PER_TOKEN_MIN: Final = 1.0
@@ -63,8 +69,7 @@ class Estimates:
 
     def __init__(self) -> None:
         self._engines: Bounded[Engine, _Averages] = Bounded(ENGINES_MAX)
-        self._prefill_rate = PREFILL_RATE_DEFAULT
-        self._is_measured = False
+        self._prefill_rate: float | None = None
         self._bytes_per_token = BYTES_PER_TOKEN_DEFAULT
 
     def tokens(self, prompt_bytes: int) -> float:
@@ -72,11 +77,11 @@ class Estimates:
         return prompt_bytes / self._bytes_per_token
 
     def prefill_rate(self, engine: Engine) -> float:
-        """Return an engine's prefill rate in tokens per second; that of all until it has been measured."""
+        """Return an engine's prefill rate in tokens per second; that of all until it is known to differ."""
+        common = self._prefill_rate or PREFILL_RATE_DEFAULT
         averages = self._engines.get(engine)
-        if averages is None or averages.prefill_rate is None:
-            return self._prefill_rate
-        return averages.prefill_rate
+        own = common if averages is None else averages.prefill_rate or common
+        return own if max(own, common) > ALIKE_FACTOR * min(own, common) else common
 
     def trust(self, engine: Engine) -> float:
         """Return which share of the reuse that is predicted for an engine happens, from 0 to 1."""
@@ -109,12 +114,16 @@ class Estimates:
         seconds = sample.first_token_seconds
         if seconds is None or seconds <= 0 or sample.computed_tokens < SAMPLE_TOKENS_MIN:
             return
-        rate = (sample.queued_tokens + sample.computed_tokens) / seconds
-        rate = min(PREFILL_RATE_MAX, max(PREFILL_RATE_MIN, rate))
-        before = averages.prefill_rate
-        averages.prefill_rate = rate if before is None else _moved(before, rate)
-        self._prefill_rate = _moved(self._prefill_rate, rate) if self._is_measured else rate
-        self._is_measured = True
+        tokens = sample.queued_tokens + sample.computed_tokens
+        rate = min(PREFILL_RATE_MAX, max(PREFILL_RATE_MIN, tokens / seconds))
+        weight = WEIGHT * min(1.0, tokens / SAMPLE_TOKENS_WHOLE)
+        averages.prefill_rate = _multiplied(averages.prefill_rate, rate, weight)
+        self._prefill_rate = _multiplied(self._prefill_rate, rate, weight)
+
+
+def _multiplied(average: float | None, sample: float, weight: float) -> float:
+    """Move a geometric average, in which one absurd sample counts no more in one direction than the other."""
+    return sample if average is None else average * (sample / average) ** weight
 
 
 def _moved(average: float, sample: float) -> float:

@@ -8,9 +8,11 @@ starts; everything believed about the store of an earlier batch is void.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -80,28 +82,61 @@ class View:
     in_flight: int
     info: Info
     uncached_tokens: float = 0.0
+    first_tokens: float = 0.0
+    first_seconds: float = 0.0
+    """Of `uncached_tokens`, those of the prompt that came first, and since when no other was before it."""
+
+    def ahead_tokens(self, prefill_rate: float) -> float:
+        """
+        Return the tokens that the engine has still to compute, if it computes `prefill_rate` a second.
+
+        Until its answer begins, the first prompt may be computed nearly whole, and those behind it are not.
+        """
+        return self.uncached_tokens - min(self.first_tokens, prefill_rate * self.first_seconds)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flight:
     """One request on an engine: `uncached_tokens` of its prompt are still to be computed there."""
 
     uncached_tokens: float
     _record: _Record
+    _monotonic: Callable[[], float]
 
     def computed(self) -> None:
         """Note that the engine has computed the prompt."""
-        self._record.uncached_tokens -= self.uncached_tokens
-        self.uncached_tokens = 0.0
+        self._record.computed(self, self._monotonic())
 
 
 @dataclass(slots=True)
 class _Record:
     ready: bool = False
     in_flight: int = 0
-    uncached_tokens: float = 0.0
+    prefills: OrderedDict[Flight, None] = field(default_factory=OrderedDict)
+    first_since: float = 0.0
     failures: int = 0
     info: Info = UNKNOWN
+
+    def began(self, flight: Flight, now: float) -> None:
+        """Count a prompt that is to be computed behind those that came before it."""
+        if not self.prefills:
+            self.first_since = now
+        if flight.uncached_tokens > 0:
+            self.prefills[flight] = None
+
+    def computed(self, flight: Flight, now: float) -> None:
+        """Count a prompt no more; the one behind it is the first from now on."""
+        if flight in self.prefills and flight is next(iter(self.prefills)):
+            self.first_since = now
+        self.prefills.pop(flight, None)
+
+    def view(self, engine: Engine, now: float) -> View:
+        """Return what is believed at a moment."""
+        if not self.prefills:
+            return View(engine, self.ready, self.in_flight, self.info)
+        tokens = [flight.uncached_tokens for flight in self.prefills]
+        since = now - self.first_since
+        return View(engine, self.ready, self.in_flight, self.info, sum(tokens), tokens[0], since)
 
 
 class Fleet:
@@ -109,7 +144,8 @@ class Fleet:
     All engines of the pool.
 
     `on_batch` is told whenever an engine turns out to have started anew, `on_ready` when one becomes ready,
-    `on_gone` when one leaves the pool. What is said about an engine that is gone goes nowhere.
+    `on_gone` when one leaves the pool. What is said about an engine that is gone goes nowhere. `monotonic`
+    tells the time in seconds.
     """
 
     def __init__(
@@ -119,11 +155,13 @@ class Fleet:
         *,
         on_ready: Callable[[Engine], None] = lambda engine: None,
         on_gone: Callable[[Engine], None] = lambda engine: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._records = {engine: _Record() for engine in engines}
         self._on_batch = on_batch
         self._on_ready = on_ready
         self._on_gone = on_gone
+        self._monotonic = monotonic
         self._change = asyncio.Event()
 
     @property
@@ -153,10 +191,8 @@ class Fleet:
 
     def views(self) -> tuple[View, ...]:
         """Return what is believed about every engine."""
-        return tuple(
-            View(engine, record.ready, record.in_flight, record.info, record.uncached_tokens)
-            for engine, record in self._records.items()
-        )
+        now = self._monotonic()
+        return tuple(record.view(engine, now) for engine, record in self._records.items())
 
     def ready_views(self) -> tuple[View, ...]:
         """Return what is believed about the engines that may get requests."""
@@ -179,9 +215,9 @@ class Fleet:
     def flight(self, engine: Engine, uncached_tokens: float = 0.0) -> Iterator[Flight]:
         """Count one request as in flight on an engine, and its uncached tokens until they are computed."""
         record = self._record(engine)
-        flight = Flight(uncached_tokens, record)
+        flight = Flight(uncached_tokens, record, self._monotonic)
         record.in_flight += 1
-        record.uncached_tokens += uncached_tokens
+        record.began(flight, self._monotonic())
         try:
             yield flight
         finally:

@@ -75,6 +75,16 @@ def blocks_of(planned: Planned) -> PromptBlocks:
     return PromptBlocks(hashes, len(stream) + last)
 
 
+def held_bytes(blocks: int, prompt: PromptBlocks) -> int:
+    """
+    Return how many bytes of a prompt an engine is to be expected to hold that holds so many whole blocks.
+
+    What two prompts share ends anywhere in a block, in its middle on average; engines' own blocks are far
+    smaller.
+    """
+    return min(prompt.prompt_bytes, blocks * BLOCK_BYTES + BLOCK_BYTES // 2) if blocks else 0
+
+
 def _order(planned: Planned, chat: Chat) -> tuple[list[Span], int]:
     """Return the prompt's spans in the order they go out, and the bytes of a tail that stands behind them."""
     dialogue, place = chat.dialogue, chat.place

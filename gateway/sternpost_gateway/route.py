@@ -39,7 +39,7 @@ REUSE_SHARE_MIN: Final = 0.02
 DECODE_TOKENS: Final = 64.0
 """A request in flight delays a prefill about as much as so many uncached tokens in front of it would."""
 
-WORK_WEIGHT: Final = 1.5
+WORK_WEIGHT: Final = 1.4
 """What a token counts that is computed for the request itself, beside one that is computed anyway: it makes
 others wait, too. Without it, a burst behind one prefix would compute it on every engine, because that takes
 no longer than to wait for the first to compute it; much larger, a burst would wait for one engine while
@@ -66,7 +66,7 @@ class Candidate:
     """
     An engine that may get the request.
 
-    `reuse_tokens` of the prompt it is predicted to hold; `uncached_tokens` are in flight on it;
+    `reuse_tokens` of the prompt it is predicted to hold; `ahead_tokens` it has to compute before;
     `recent` requests were sent there in the last seconds; `prefill_rate` is in tokens per second; `weight`
     is under 1 while the engine is starting slowly.
     """
@@ -74,7 +74,7 @@ class Candidate:
     engine: Engine
     in_flight: int
     reuse_tokens: float = 0.0
-    uncached_tokens: float = 0.0
+    ahead_tokens: float = 0.0
     recent: float = 0.0
     prefill_rate: float = 1.0
     weight: float = 1.0
@@ -87,7 +87,7 @@ class Candidate:
     @property
     def _ahead(self) -> float:
         """Return the tokens that are in front of a request, or delay it as if they were."""
-        return self.uncached_tokens + DECODE_TOKENS * (self.in_flight + 1)
+        return self.ahead_tokens + DECODE_TOKENS * (self.in_flight + 1)
 
     @property
     def demand(self) -> float:

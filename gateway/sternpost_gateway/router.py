@@ -18,7 +18,14 @@ from sternpost_gateway.eligible import eligible
 from sternpost_gateway.estimates import Estimates, Sample
 from sternpost_gateway.fleet import Engine, Fleet, View
 from sternpost_gateway.plan import Planned
-from sternpost_gateway.prompt_blocks import BLOCK_BYTES, NO_BLOCKS, BlockHash, PromptBlocks, blocks_of
+from sternpost_gateway.prompt_blocks import (
+    BLOCK_BYTES,
+    NO_BLOCKS,
+    BlockHash,
+    PromptBlocks,
+    blocks_of,
+    held_bytes,
+)
 from sternpost_gateway.recent import Recent
 from sternpost_gateway.route import Affinity, Candidate, Demand, Strategy, require_candidates
 from sternpost_gateway.slow_start import SlowStart
@@ -215,7 +222,7 @@ class Router:
         demand = Demand(planned.conversation, self._estimates.tokens(blocks.prompt_bytes))
         weights = self._slow_start.weights([view.engine for view in views])
         candidates = [
-            self._candidate(planned, view, held.get(view.engine, 0), weight)
+            self._candidate(planned, view, held_bytes(held.get(view.engine, 0), blocks), weight)
             for view, weight in zip(views, weights, strict=True)
         ]
         strategy = self._strategies.affinity if planned.conversation else self._strategies.least_loaded
@@ -229,7 +236,7 @@ class Router:
             reuse_tokens=chosen.reuse_tokens,
             confirmed_blocks=self._index.confirmed(chosen.engine, blocks.hashes),
             held_blocks=held.get(chosen.engine, 0),
-            queued_tokens=chosen.uncached_tokens,
+            queued_tokens=chosen.ahead_tokens,
             prefill_rate=chosen.prefill_rate,
         )
 
@@ -238,16 +245,17 @@ class Router:
         choice = self._strategies.least_loaded.choose(require_candidates(candidates), Demand(None))
         return Routed(engine=choice.engine, affinity=choice.affinity)
 
-    def _candidate(self, planned: Planned, view: View, blocks: int, weight: float) -> Candidate:
+    def _candidate(self, planned: Planned, view: View, held: int, weight: float) -> Candidate:
         engine = view.engine
-        reuse = self._estimates.tokens(blocks * BLOCK_BYTES) * self._estimates.trust(engine)
+        rate = self._estimates.prefill_rate(engine)
+        reuse = self._estimates.tokens(held) * self._estimates.trust(engine)
         return Candidate(
             engine=engine,
             in_flight=view.in_flight,
             reuse_tokens=reuse + self._tail_tokens(planned, engine),
-            uncached_tokens=view.uncached_tokens,
+            ahead_tokens=view.ahead_tokens(rate),
             recent=self._recent.count(engine),
-            prefill_rate=self._estimates.prefill_rate(engine),
+            prefill_rate=rate,
             weight=weight,
         )
 

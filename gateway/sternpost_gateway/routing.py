@@ -87,7 +87,7 @@ def make_routing(
         recent.forget(engine)
         gate.forget(engine)
 
-    fleet = Fleet(engines, on_batch, on_ready=slow_start.began, on_gone=on_gone)
+    fleet = Fleet(engines, on_batch, on_ready=slow_start.began, on_gone=on_gone, monotonic=clock.monotonic)
     router = Router(
         fleet=fleet,
         tails=tails,

@@ -89,7 +89,7 @@ def rules(name: str) -> str:
     """Return a tail that is long enough, and another one for each name."""
     return " ".join(
         f"Rule {number}: the {name} answers in one sentence and does not speak of lamp {number * 13 % 97}."
-        for number in range(24)
+        for number in range(14)
     )
 
 

@@ -59,6 +59,40 @@ def test_rate_is_bounded() -> None:
     assert PREFILL_RATE_MAX == taught(replace(SAMPLE, first_token_seconds=1e-9)).prefill_rate(ENGINE)
 
 
+def test_engine_that_holds_much_is_not_taken_for_slow() -> None:
+    """Both compute 10,000 tokens a second behind 10 ms; one only ever computes the ends of prompts."""
+    estimates = Estimates()
+    for _ in range(50):
+        for engine, tokens in ((ENGINE, 200.0), (OTHER, 2000.0)):
+            answer = replace(
+                SAMPLE, queued_tokens=0.0, computed_tokens=tokens, first_token_seconds=0.01 + tokens / 10_000
+            )
+            estimates.learn(engine, answer)
+
+    assert 0.8 < estimates.prefill_rate(ENGINE) / estimates.prefill_rate(OTHER) < 1.25
+
+
+def test_engine_that_is_slow_is_known_from_the_others() -> None:
+    """Where an engine differs by more than what chance does, its own rate counts."""
+    estimates = Estimates()
+    for _ in range(50):
+        estimates.learn(ENGINE, SAMPLE)
+        estimates.learn(OTHER, replace(SAMPLE, first_token_seconds=2.0))
+
+    assert [4000.0, 1000.0] == pytest.approx([estimates.prefill_rate(engine) for engine in (ENGINE, OTHER)])
+
+
+@pytest.mark.parametrize("factor", [0.01, 100.0], ids=["absurdly-fast", "absurdly-slow"])
+def test_one_absurd_answer_is_outweighed_by_a_few(factor: float) -> None:
+    """A stall of one request, or an answer from a cache, makes no engine another one for long."""
+    estimates = taught(SAMPLE)
+    estimates.learn(ENGINE, replace(SAMPLE, first_token_seconds=0.5 * factor))
+    for _ in range(10):
+        estimates.learn(ENGINE, SAMPLE)
+
+    assert 4000.0 == pytest.approx(estimates.prefill_rate(ENGINE), rel=0.2)
+
+
 def test_rate_follows_an_engine_that_becomes_slower() -> None:
     """Within some dozens of answers the average is the new rate."""
     estimates = taught(SAMPLE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Health, Info, Plugin
 
 ENGINE = Engine("http://engine")
@@ -112,6 +113,39 @@ def test_uncached_tokens_count_until_they_are_computed() -> None:
         assert (800.0, 300.0) == (both, fleet.views()[0].uncached_tokens)
 
     assert 0.0 == fleet.views()[0].uncached_tokens
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead"),
+    [
+        pytest.param(0.0, 800.0, id="nothing-yet"),
+        pytest.param(0.3, 500.0, id="as-far-as-the-rate-goes"),
+        pytest.param(9.0, 300.0, id="no-further-than-the-first-prompt"),
+    ],
+)
+def test_what_is_computed_of_the_first_prompt_is_no_longer_ahead(seconds: float, ahead: float) -> None:
+    """While its answer has not begun, it is not over, and the one behind it has not begun either."""
+    clock = FakeClock()
+    fleet = Fleet([ENGINE], lambda engine: None, monotonic=clock.monotonic)
+    with fleet.flight(ENGINE, 500.0), fleet.flight(ENGINE, 300.0):
+        clock.advance(seconds)
+
+        assert ahead == pytest.approx(fleet.views()[0].ahead_tokens(1000.0))
+
+
+def test_the_next_prompt_begins_when_the_first_is_computed() -> None:
+    """A prompt is computed from the moment at which it is the first; others are not before it."""
+    clock = FakeClock()
+    fleet = Fleet([ENGINE], lambda engine: None, monotonic=clock.monotonic)
+    with fleet.flight(ENGINE), fleet.flight(ENGINE, 500.0) as first, fleet.flight(ENGINE, 300.0) as last:
+        clock.advance(5.0)
+        first.computed()
+        begun = fleet.views()[0].ahead_tokens(1000.0)
+        clock.advance(0.2)
+        going_on = fleet.views()[0].ahead_tokens(1000.0)
+        last.computed()
+
+        assert [300.0, 100.0, 0.0] == pytest.approx([begun, going_on, fleet.views()[0].ahead_tokens(1000.0)])
 
 
 def test_pool_changes_while_requests_are_in_flight() -> None:

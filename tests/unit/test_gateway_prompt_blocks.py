@@ -8,7 +8,7 @@ import pytest
 
 from sternpost_fakes.gateway_scene import PRESERVE, Scene, policy
 from sternpost_gateway.marker import MARKER
-from sternpost_gateway.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, blocks_of
+from sternpost_gateway.prompt_blocks import BLOCK_BYTES, BLOCKS_MAX, PromptBlocks, blocks_of, held_bytes
 from sternpost_gateway.receive import COMPLETIONS_PATH, RESPONSES_PATH
 
 LONG = "north " * 400
@@ -126,3 +126,16 @@ def test_responses_and_marked_prompts_are_cut_as_they_are_rendered() -> None:
     assert 0 == common(*(blocks_of(scene.plan()).hashes for scene in (response, other)))
     assert one == two and len(LONG) // BLOCK_BYTES == len(one.hashes)
     assert one.prompt_bytes > 2 * len(LONG)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "prompt_bytes", "expected"),
+    [
+        pytest.param(0, 5000, 0, id="not-even-its-first-block"),
+        pytest.param(3, 5000, 3 * BLOCK_BYTES + BLOCK_BYTES // 2, id="ends-in-the-middle-of-a-block"),
+        pytest.param(3, 3 * BLOCK_BYTES + 10, 3 * BLOCK_BYTES + 10, id="no-more-than-there-is"),
+    ],
+)
+def test_held_prompt_ends_in_the_middle_of_a_block(blocks: int, prompt_bytes: int, expected: int) -> None:
+    """What is expected errs neither way, on average."""
+    assert expected == held_bytes(blocks, PromptBlocks((b"",) * (prompt_bytes // BLOCK_BYTES), prompt_bytes))

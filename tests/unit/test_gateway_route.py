@@ -110,8 +110,8 @@ def test_reuse_decides_where_load_is_equal() -> None:
 
 def test_waiting_prefills_count_against_reuse() -> None:
     """An engine that has more to compute first than it would spare is left alone."""
-    busy = Candidate(ENGINES[0], 1, 1500.0, uncached_tokens=4000.0, prefill_rate=RATE)
-    idle = Candidate(ENGINES[1], 1, 0.0, uncached_tokens=0.0, prefill_rate=RATE)
+    busy = Candidate(ENGINES[0], 1, 1500.0, ahead_tokens=4000.0, prefill_rate=RATE)
+    idle = Candidate(ENGINES[1], 1, 0.0, ahead_tokens=0.0, prefill_rate=RATE)
     choice = least_cost().choose([busy, idle], CHAT)
 
     assert (ENGINES[1], Affinity.SPILLED) == (choice.engine, choice.affinity)
@@ -178,7 +178,7 @@ def test_engine_that_was_sent_too_much_lately_is_passed_over() -> None:
 
 def test_burst_waits_for_a_prefix_that_is_being_computed() -> None:
     """To compute it on another engine, too, would take no longer, and cost twice as much."""
-    computing = Candidate(ENGINES[0], 3, 1900.0, uncached_tokens=2000.0, prefill_rate=RATE)
+    computing = Candidate(ENGINES[0], 3, 1900.0, ahead_tokens=2000.0, prefill_rate=RATE)
     idle = Candidate(ENGINES[1], 0, 0.0, prefill_rate=RATE)
 
     assert ENGINES[0] == least_cost().choose([computing, idle], CHAT).engine

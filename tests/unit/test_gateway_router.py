@@ -14,6 +14,7 @@ from sternpost_fakes.gateway_scene import SYSTEM, TAIL, Scene, policy
 from sternpost_gateway.block_index import PROVISIONAL_SECONDS
 from sternpost_gateway.ejection import FAILURES_MAX
 from sternpost_gateway.errors import NoEngine
+from sternpost_gateway.estimates import PREFILL_RATE_DEFAULT
 from sternpost_gateway.fleet import Engine, Health
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.route import Affinity
@@ -86,6 +87,24 @@ def test_burst_behind_one_prefix_stays_together() -> None:
     assert 1 == len({routed.engine for routed in burst})
     assert [Affinity.MISSED] + [Affinity.HELD] * 7 == [routed.affinity for routed in burst]
     assert burst[0].uncached_tokens > 2900 > 200 > burst[1].uncached_tokens
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        pytest.param(0.0, Affinity.SPILLED, id="hardly-begun"),
+        pytest.param(3.0, Affinity.HELD, id="nearly-computed"),
+    ],
+)
+def test_burst_behind_what_is_nearly_computed_waits_for_it(seconds: float, expected: Affinity) -> None:
+    """How much an engine has still to compute counts, not how much it was sent."""
+    tested = pool()
+    first = tested.send(chat("Where?"))
+    long = first.prompt_tokens * 1.5
+    with tested.routing.fleet.flight(first.engine, long):
+        tested.clock.advance(seconds * long / PREFILL_RATE_DEFAULT / 3.0)
+
+        assert expected is tested.send(chat("When?")).affinity
 
 
 def test_decision_without_an_answer_is_forgotten() -> None:
