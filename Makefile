@@ -15,6 +15,8 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 # What takes long is named at the end of each stage, so that it can be kept short.
 SLOWEST := --durations=10 --durations-min=15
+# Most of what an engine's test takes is an engine's start, on one core: two files run at a time.
+PARALLEL := -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: help venv demo check test fuzz e2e e2e-kube bench bench-quick bench-all bench-gpu docs lint-fix clean
@@ -56,7 +58,7 @@ test: check ## check, the tests, and those against the real vLLM, API server, Pr
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"
 	@tests/support/clients/install.sh >/dev/null
-	@$(PYTEST) -q $(SLOWEST) -m "engine and not kube and not slow"
+	@$(PYTEST) -q $(SLOWEST) $(PARALLEL) -m "engine and not kube and not slow"
 	@echo "== tests against an API server"
 	@tests/support/apiserver/build.sh >/dev/null
 	@tests/support/prometheus/install.sh >/dev/null

@@ -21,6 +21,9 @@ READY_SECONDS_MAX = 240.0
 STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.5
 
+THREADS = "1"
+"""Of an engine: tests run two at a time, and one thread computes the little that they ask."""
+
 KEEPALIVE_SECONDS = 1.0
 """For which an idle connection is kept: well under vLLM's 5 s, so that a busy machine never meets its end."""
 
@@ -174,7 +177,7 @@ def running_engine(
     variables = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **(environment or {})}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--threads", "2", "--", *arguments],
+            [*command, "--threads", THREADS, "--", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env=variables,
