@@ -38,6 +38,9 @@ MODEL: Final = Path.home() / ".cache" / "sternpost" / "models" / "SmolLM2-135M-I
 SEED: Final = 11
 MOCK: Final = "mock"
 REAL: Final = "real"
+SETTLE_SECONDS: Final = 6.0
+"""For which a router runs before engines come and go: what it finds when it starts is no newcomer."""
+
 FILES: Final = {MOCK: "routing", REAL: "routing_real"}
 """The result file of each kind of engines."""
 
@@ -93,6 +96,7 @@ async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folde
             for router in (router for router in routers if router.name in wanted):
                 await stage.begin(workload)
                 async with _running(router, stage, folder) as (url, group):
+                    await asyncio.sleep(SETTLE_SECONDS if workload.events else 0.0)
                     outcome = await drive(workload, stage, url, partial(group_cpu_seconds, group))
                 results[name][router.name] = outcome
                 print(f"{name} {router.name}: {outcome.requests} requests", flush=True)

@@ -66,13 +66,17 @@ WHOLE: Final = Size()
 
 
 def shared_bursts(chance: random.Random, size: Size = WHOLE) -> Workload:
-    """Bursts of eight concurrent requests, each burst behind one of six prefixes of 2,000 tokens."""
+    """
+    Bursts of eight concurrent requests, each burst behind one of six prefixes of 2,000 tokens.
+
+    Each prefix comes fifteen times: to compute it on every engine once is a small part of the whole.
+    """
     prefixes = [size.text(chance, 2000) for _ in range(6)]
     conversations = [
         Conversation(
             0.4 * burst * size.seconds, f"b{burst}-{number}", prefixes[burst % 6], (size.text(chance, 100),)
         )
-        for burst in range(size.counted(30))
+        for burst in range(size.counted(90))
         for number in range(8)
     ]
     return Workload(conversations=tuple(conversations))
