@@ -142,7 +142,8 @@ class TailBuilder:
         outcome = "failed"
         try:
             # While it lasts, a build loads its engine like any prompt.
-            with self._fleet.flight(engine, build_tokens(facts)):
+            with self._fleet.flight(engine, build_tokens(facts)) as flight:
+                flight.sent()
                 report = await self._api.build(
                     engine, wish.template.model, wish.key, facts, build_hint(wish, facts)
                 )

@@ -52,10 +52,9 @@ class Pass:
     One request that may go to its engine.
 
     It holds room until the engine has computed its prompt (`computed`), or until it is over (`leave`); each
-    counts once. `queued_tokens` were uncached and ahead of it on the engine when it was let through.
+    counts once.
     """
 
-    queued_tokens: float
     _computed: Callable[[], None]
     _leave: Callable[[], None]
 
@@ -136,13 +135,13 @@ class ColdGate:
         leader = self._lead(routed) if routed.uncached_tokens >= worth else None
         try:
             limiter = self._limiters.setdefault(routed.engine, ColdLimiter(self._limits))
-            ticket, queued = await self._find_room(limiter, routed.uncached_tokens, entry)
+            ticket = await self._find_room(limiter, routed.uncached_tokens, entry)
         except BaseException:
             self._end(leader, succeeded=False)
             raise
         outcome = _came_through(ticket.is_cold, followed)
         self._on_outcome(outcome, self._clock.monotonic() - began)
-        return self._pass(limiter, ticket, leader, queued)
+        return self._pass(limiter, ticket, leader)
 
     def _leader_of(self, routed: Routed, worth: float) -> Leader | None:
         """Return whom a request follows: who computes `worth` tokens of what it is predicted to find."""
@@ -182,16 +181,14 @@ class ColdGate:
             if not follower.done():
                 follower.set_result(succeeded)
 
-    async def _find_room(self, limiter: ColdLimiter, tokens: float, entry: Entry) -> tuple[Ticket, float]:
-        queued = limiter.active_tokens
+    async def _find_room(self, limiter: ColdLimiter, tokens: float, entry: Entry) -> Ticket:
         ticket = Ticket(tokens, entry.tenant, self._clock.monotonic())
         standing = limiter.enter(ticket)
         if standing is Standing.REFUSED:
             raise self._refusal(Outcome.QUEUE_FULL, QUEUE_FULL)
         if standing is Standing.WAITING:
             await self._wait(limiter, ticket, min(WAIT_SECONDS_MAX, entry.wait_seconds))
-            queued = limiter.active_tokens - ticket.tokens
-        return ticket, queued
+        return ticket
 
     async def _wait(self, limiter: ColdLimiter, ticket: Ticket, wait_seconds: float) -> None:
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -215,7 +212,7 @@ class ColdGate:
             if room is not None and not room.done():
                 room.set_result(None)
 
-    def _pass(self, limiter: ColdLimiter, ticket: Ticket, leader: Leader | None, queued: float) -> Pass:
+    def _pass(self, limiter: ColdLimiter, ticket: Ticket, leader: Leader | None) -> Pass:
         def computed() -> None:
             self._end(leader, succeeded=True)
             self._leave(limiter, ticket)
@@ -225,7 +222,7 @@ class ColdGate:
             self._end(leader, succeeded=False)
             self._leave(limiter, ticket)
 
-        return Pass(queued, computed, leave)
+        return Pass(computed, leave)
 
     def _refusal(self, outcome: Outcome, message: str) -> ColdLimited:
         self._on_outcome(outcome, 0.0)

@@ -74,69 +74,106 @@ UNKNOWN: Final = Info(plugin=Plugin.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """
+    The prompts that an engine was sent and has not computed, in tokens.
+
+    `first_tokens` are those of the prompt that was sent first, which has been the first for `first_seconds`.
+    """
+
+    tokens: float = 0.0
+    first_tokens: float = 0.0
+    first_seconds: float = 0.0
+
+    def ahead_tokens(self, prefill_rate: float) -> float:
+        """
+        Return what is still to be computed, if the engine computes `prefill_rate` tokens a second.
+
+        Until its answer begins, the first prompt may be computed nearly whole, and those behind it are not.
+        """
+        return self.tokens - min(self.first_tokens, prefill_rate * self.first_seconds)
+
+
+NO_BACKLOG: Final = Backlog()
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """What is believed about one engine at one moment."""
+    """
+    What is believed about one engine at one moment.
+
+    `uncached_tokens` are to be computed there of all requests in flight, also of those that are not sent yet.
+    """
 
     engine: Engine
     ready: bool
     in_flight: int
     info: Info
     uncached_tokens: float = 0.0
-    first_tokens: float = 0.0
-    first_seconds: float = 0.0
-    """Of `uncached_tokens`, those of the prompt that came first, and since when no other was before it."""
+    backlog: Backlog = NO_BACKLOG
 
     def ahead_tokens(self, prefill_rate: float) -> float:
-        """
-        Return the tokens that the engine has still to compute, if it computes `prefill_rate` a second.
-
-        Until its answer begins, the first prompt may be computed nearly whole, and those behind it are not.
-        """
-        return self.uncached_tokens - min(self.first_tokens, prefill_rate * self.first_seconds)
+        """Return the tokens that the engine has to compute before a new prompt, at so many a second."""
+        return self.uncached_tokens - self.backlog.tokens + self.backlog.ahead_tokens(prefill_rate)
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One request on an engine: `uncached_tokens` of its prompt are still to be computed there."""
+    """One request for an engine: `uncached_tokens` of its prompt are still to be computed there."""
 
     uncached_tokens: float
     _record: _Record
     _monotonic: Callable[[], float]
 
+    def sent(self) -> Backlog:
+        """Note that the request goes to the engine, and is computed behind what is returned."""
+        return self._record.send(self, self._monotonic())
+
     def computed(self) -> None:
         """Note that the engine has computed the prompt."""
-        self._record.computed(self, self._monotonic())
+        self._record.drop(self, self._monotonic())
 
 
 @dataclass(slots=True)
 class _Record:
+    """`waiting` requests are not sent yet; what was sent is computed in this order."""
+
     ready: bool = False
     in_flight: int = 0
-    prefills: OrderedDict[Flight, None] = field(default_factory=OrderedDict)
+    waiting: dict[Flight, None] = field(default_factory=dict)
+    sent: OrderedDict[Flight, None] = field(default_factory=OrderedDict)
     first_since: float = 0.0
     failures: int = 0
     info: Info = UNKNOWN
 
-    def began(self, flight: Flight, now: float) -> None:
-        """Count a prompt that is to be computed behind those that came before it."""
-        if not self.prefills:
-            self.first_since = now
-        if flight.uncached_tokens > 0:
-            self.prefills[flight] = None
+    def backlog(self, now: float) -> Backlog:
+        """Return what was sent and is not computed."""
+        if not self.sent:
+            return NO_BACKLOG
+        tokens = [flight.uncached_tokens for flight in self.sent]
+        return Backlog(sum(tokens), tokens[0], now - self.first_since)
 
-    def computed(self, flight: Flight, now: float) -> None:
+    def send(self, flight: Flight, now: float) -> Backlog:
+        """Let a prompt follow those that were sent before; return them."""
+        before = self.backlog(now)
+        if flight in self.waiting:
+            del self.waiting[flight]
+            self.first_since = self.first_since if self.sent else now
+            self.sent[flight] = None
+        return before
+
+    def drop(self, flight: Flight, now: float) -> None:
         """Count a prompt no more; the one behind it is the first from now on."""
-        if flight in self.prefills and flight is next(iter(self.prefills)):
-            self.first_since = now
-        self.prefills.pop(flight, None)
+        self.waiting.pop(flight, None)
+        if flight in self.sent:
+            self.first_since = now if flight is next(iter(self.sent)) else self.first_since
+            del self.sent[flight]
 
     def view(self, engine: Engine, now: float) -> View:
         """Return what is believed at a moment."""
-        if not self.prefills:
-            return View(engine, self.ready, self.in_flight, self.info)
-        tokens = [flight.uncached_tokens for flight in self.prefills]
-        since = now - self.first_since
-        return View(engine, self.ready, self.in_flight, self.info, sum(tokens), tokens[0], since)
+        backlog = self.backlog(now)
+        waiting = sum(flight.uncached_tokens for flight in self.waiting)
+        return View(engine, self.ready, self.in_flight, self.info, backlog.tokens + waiting, backlog)
 
 
 class Fleet:
@@ -217,7 +254,8 @@ class Fleet:
         record = self._record(engine)
         flight = Flight(uncached_tokens, record, self._monotonic)
         record.in_flight += 1
-        record.began(flight, self._monotonic())
+        if uncached_tokens > 0:
+            record.waiting[flight] = None
         try:
             yield flight
         finally:

@@ -356,7 +356,8 @@ class Pipeline:
                 if parts.clock.monotonic() - decided >= RENEWED_SECONDS:
                     # It may have waited for longer than a decision counts.
                     parts.router.sent(routed)
-                routed = replace(routed, queued_tokens=gate.queued_tokens)
+                ahead = flight.sent().ahead_tokens(routed.prefill_rate)
+                routed = replace(routed, queued_tokens=ahead)
                 identified.received.trace.event(Stage.ADMITTED)
                 return Admitted(routed=routed, flight=flight, gate=gate)
             waiting.close()

@@ -344,6 +344,9 @@ def test_rollout_under_load_costs_nobody_more_than_the_streams_that_were_cut() -
 
 STAMPEDE_COLD = ColdLimits(cold_tokens=400, batched_tokens=500)
 STAMPEDE_AT = 4.0
+LONG_SECONDS = 0.03
+LONGS = 255
+"""Of long prompts before and after: so many that hardly an engine is ever free of them."""
 
 
 def long(number: int, at: float) -> Ask:
@@ -370,7 +373,7 @@ def stampede(*, limited: bool) -> tuple[Run, float]:
         return parts if limited else replace(parts, gate=ColdGate(wide, parts.clock, parts.gate.chance))
 
     warm = steady(2 * STAMPEDE_AT, 20.0, sessions=12)
-    usual = [*warm, *(long(len(warm) + number, 0.045 * number) for number in range(170))]
+    usual = [*warm, *(long(len(warm) + number, LONG_SECONDS * number) for number in range(LONGS))]
     surge = [long(len(usual) + number, STAMPEDE_AT + 0.004 * number) for number in range(40)]
     plan = Plan(seed=1, asks=usual, engines=ENGINES, machine=MACHINE, cold=STAMPEDE_COLD)
     epoch = Fault(FaultKind.KILL_HTTP, STAMPEDE_AT - 0.1, 0.05, 0, KillLevel.NEW_EPOCH)

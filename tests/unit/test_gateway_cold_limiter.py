@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from sternpost_gateway.adaptive_limit import SAMPLES_MIN
 from sternpost_gateway.cold_limiter import (
     COLD_SHARE,
     FRESH_SECONDS,
@@ -124,8 +125,8 @@ def test_adaptive_limit_counts_requests() -> None:
     """What the warm requests' times say bounds the cold ones, however much room there is."""
     limiter = ColdLimiter(LIMITS)
     for window, seconds in enumerate([0.1, *[1.0] * 9]):
-        for step in range(6):
-            limiter.adaptive.observe(seconds, window + step / 5)
+        for step in range(SAMPLES_MIN + 1):
+            limiter.adaptive.observe(seconds, window + step / SAMPLES_MIN)
 
     assert [Standing.ADMITTED, Standing.WAITING] == entered(limiter, ticket(100, "a"), ticket(100, "b"))
 

@@ -127,17 +127,39 @@ def test_what_is_computed_of_the_first_prompt_is_no_longer_ahead(seconds: float,
     """While its answer has not begun, it is not over, and the one behind it has not begun either."""
     clock = FakeClock()
     fleet = Fleet([ENGINE], lambda engine: None, monotonic=clock.monotonic)
-    with fleet.flight(ENGINE, 500.0), fleet.flight(ENGINE, 300.0):
+    with fleet.flight(ENGINE, 500.0) as first, fleet.flight(ENGINE, 300.0) as second:
+        first.sent()
+        second.sent()
         clock.advance(seconds)
 
         assert ahead == pytest.approx(fleet.views()[0].ahead_tokens(1000.0))
+
+
+def test_what_waits_in_the_gateway_is_not_computed_meanwhile() -> None:
+    """A prompt is ahead of the next one before it is sent, and begins when it is."""
+    clock = FakeClock()
+    fleet = Fleet([ENGINE], lambda engine: None, monotonic=clock.monotonic)
+    with fleet.flight(ENGINE, 500.0) as waiting, fleet.flight(ENGINE, 300.0) as sent:
+        sent.sent()
+        clock.advance(0.2)
+        before = fleet.views()[0].ahead_tokens(1000.0)
+        behind = waiting.sent().ahead_tokens(1000.0)
+        clock.advance(5.0)
+
+        assert [600.0, 100.0, 500.0] == pytest.approx([before, behind, fleet.views()[0].ahead_tokens(1000.0)])
 
 
 def test_the_next_prompt_begins_when_the_first_is_computed() -> None:
     """A prompt is computed from the moment at which it is the first; others are not before it."""
     clock = FakeClock()
     fleet = Fleet([ENGINE], lambda engine: None, monotonic=clock.monotonic)
-    with fleet.flight(ENGINE), fleet.flight(ENGINE, 500.0) as first, fleet.flight(ENGINE, 300.0) as last:
+    with (
+        fleet.flight(ENGINE) as none,
+        fleet.flight(ENGINE, 500.0) as first,
+        fleet.flight(ENGINE, 300.0) as last,
+    ):
+        for flight in (none, first, last):
+            flight.sent()
         clock.advance(5.0)
         first.computed()
         begun = fleet.views()[0].ahead_tokens(1000.0)

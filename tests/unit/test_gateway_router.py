@@ -101,7 +101,8 @@ def test_burst_behind_what_is_nearly_computed_waits_for_it(seconds: float, expec
     tested = pool()
     first = tested.send(chat("Where?"))
     long = first.prompt_tokens * 1.5
-    with tested.routing.fleet.flight(first.engine, long):
+    with tested.routing.fleet.flight(first.engine, long) as flight:
+        flight.sent()
         tested.clock.advance(seconds * long / PREFILL_RATE_DEFAULT / 3.0)
 
         assert expected is tested.send(chat("When?")).affinity

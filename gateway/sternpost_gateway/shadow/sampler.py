@@ -205,7 +205,8 @@ class ShadowSampler:
 
     async def _replay(self, sample: Sample) -> Outcome:
         # While it lasts, a replay loads its engine like any prompt.
-        with self._fleet.flight(sample.engine, sample.cost_tokens):
+        with self._fleet.flight(sample.engine, sample.cost_tokens) as flight:
+            flight.sent()
             try:
                 found = await self._ask(sample)
             except (ControlFailed, ControlRefused) as error:
