@@ -17,6 +17,9 @@ import aiohttp
 
 HOST: Final = "127.0.0.1"
 READY_SECONDS_MAX: Final = 120.0
+ASK_SECONDS_MAX: Final = 5.0
+"""To ask whether a router is ready: one that does not answer may have asked an engine that has just gone."""
+
 STOP_SECONDS_MAX: Final = 10.0
 INSTALL_SECONDS_MAX: Final = 900.0
 LOG_CHARS_SHOWN: Final = 500
@@ -156,7 +159,8 @@ def _end_of(log: Path) -> str:
 
 
 async def _wait_ready(process: asyncio.subprocess.Process, url: str) -> None:
-    async with aiohttp.ClientSession() as session:
+    patience = aiohttp.ClientTimeout(sock_connect=ASK_SECONDS_MAX, sock_read=ASK_SECONDS_MAX)
+    async with aiohttp.ClientSession(timeout=patience) as session:
         try:
             async with asyncio.timeout(READY_SECONDS_MAX):
                 while process.returncode is None:
