@@ -121,7 +121,9 @@ async def _running(router: Router, stage: Stage, folder: Path) -> AsyncIterator[
     log = folder / f"{router.name}.log"
     # Other routers want a port for their metrics, which is the same on every machine unless they are told.
     own = [] if router.name in OWN else ["--prometheus-port", str(metrics)]
-    async with running([*router.command(port, list(stage.urls)), *own], log, f"{url}/v1/models") as group:
+    # A list of models may be asked of an engine that is down, and does not answer then.
+    ready = "/v1/models" if router.name in OWN else "/readiness"
+    async with running([*router.command(port, list(stage.urls)), *own], log, f"{url}{ready}") as group:
         yield url, group
 
 
