@@ -26,9 +26,9 @@ from bench.gateway.ports import free_ports
 from bench.routing.drive import Outcome, drive
 from bench.routing.real_engines import real_stage
 from bench.routing.report import Results, rows, table, verdicts
-from bench.routing.routers import HOST, OWN, PEERS, Router, own_routers, peer_routers, running
+from bench.routing.routers import HOST, OWN, PEERS, NotReady, Router, own_routers, peer_routers, running
 from bench.routing.stage import Stage, mock_stage
-from bench.routing.workloads import WORKLOADS
+from bench.routing.workloads import WORKLOADS, Workload
 from sternpost_gateway.bench.machine import describe_machine
 
 ROOT: Final = Path(__file__).parents[2]
@@ -84,7 +84,11 @@ async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folde
         raise SystemExit(f"{', '.join(unknown)} is no workload; allowed: {', '.join(WORKLOADS)}")
     (folder / "policies").mkdir()
     routers = [*own_routers(folder / "policies"), *peers]
-    wanted = arguments.router or [router.name for router in routers]
+    names = [router.name for router in routers]
+    wanted = arguments.router or names
+    strange = [name for name in wanted if name not in names]
+    if strange:
+        raise SystemExit(f"{', '.join(strange)} is no router here; allowed: {', '.join(names)}")
     results: dict[str, dict[str, Outcome]] = {}
     async with _stage(arguments, folder) as stage:
         for name in arguments.workloads or WORKLOADS:
@@ -95,12 +99,20 @@ async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folde
             results[name] = {}
             for router in (router for router in routers if router.name in wanted):
                 await stage.begin(workload)
-                async with _running(router, stage, folder) as (url, group):
-                    await asyncio.sleep(SETTLE_SECONDS if workload.events else 0.0)
-                    outcome = await drive(workload, stage, url, partial(group_cpu_seconds, group))
-                results[name][router.name] = outcome
-                print(f"{name} {router.name}: {outcome.requests} requests", flush=True)
+                try:
+                    results[name][router.name] = await _drive(router, workload, stage, folder)
+                except NotReady as error:
+                    # What the others have shown is worth something without this one.
+                    print(f"{name} {router.name}: {error}", flush=True)
+                else:
+                    print(f"{name} {router.name}: {results[name][router.name].requests} requests", flush=True)
     return results
+
+
+async def _drive(router: Router, workload: Workload, stage: Stage, folder: Path) -> Outcome:
+    async with _running(router, stage, folder) as (url, group):
+        await asyncio.sleep(SETTLE_SECONDS if workload.events else 0.0)
+        return await drive(workload, stage, url, partial(group_cpu_seconds, group))
 
 
 @asynccontextmanager

@@ -69,22 +69,31 @@ def verdicts(results: Results, peers: Sequence[str]) -> list[Verdict]:
     """Return the bounds for this project's gateway, and whether the figures mean anything."""
     found: list[Verdict] = []
     for workload, outcomes in results.items():
-        ours = outcomes[OURS]
-        found += list(_own(workload, ours))
-        for peer in (*peers, RENDEZVOUS):
-            if peer in outcomes:
-                found += list(_beside(f"{workload}: {peer}", ours, outcomes[peer]))
-        if workload == NO_REUSE and LEAST_LOADED in outcomes:
-            ratio = ttft_ratio(ours, outcomes[LEAST_LOADED], MEDIAN)
-            text = f"{workload}: {_shown(ratio)} of least-loaded's median, at most {NO_REUSE_RATIO_MAX}"
-            found.append(Verdict(text, ratio.low <= NO_REUSE_RATIO_MAX))
-        for router, one in outcomes.items():
-            if one.router_share > ROUTER_SHARE_MAX:
-                found.append(Verdict(f"{workload}: {router} is busy for {one.router_share:.0%}", False))
-            if one.lateness > LATENESS_MAX:
-                text = f"{workload}: {router} ran while timers were {one.lateness * 1000:.1f} ms late"
-                found.append(Verdict(text, False))
+        if OURS in outcomes:
+            found += _bounds(workload, outcomes, peers)
+        found += _doubts(workload, outcomes)
     return found
+
+
+def _bounds(workload: str, outcomes: Mapping[str, Outcome], peers: Sequence[str]) -> Iterator[Verdict]:
+    ours = outcomes[OURS]
+    yield from _own(workload, ours)
+    for peer in (*peers, RENDEZVOUS):
+        if peer in outcomes:
+            yield from _beside(f"{workload}: {peer}", ours, outcomes[peer])
+    if workload == NO_REUSE and LEAST_LOADED in outcomes:
+        ratio = ttft_ratio(ours, outcomes[LEAST_LOADED], MEDIAN)
+        text = f"{workload}: {_shown(ratio)} of least-loaded's median, at most {NO_REUSE_RATIO_MAX}"
+        yield Verdict(text, ratio.low <= NO_REUSE_RATIO_MAX)
+
+
+def _doubts(workload: str, outcomes: Mapping[str, Outcome]) -> Iterator[Verdict]:
+    for router, one in outcomes.items():
+        if one.router_share > ROUTER_SHARE_MAX:
+            yield Verdict(f"{workload}: {router} is busy for {one.router_share:.0%}", False)
+        if one.lateness > LATENESS_MAX:
+            text = f"{workload}: {router} ran while timers were {one.lateness * 1000:.1f} ms late"
+            yield Verdict(text, False)
 
 
 def ttft_ratio(ours: Outcome, theirs: Outcome, share: float) -> Estimate:

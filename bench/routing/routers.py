@@ -124,6 +124,10 @@ def _smg(binary: Path) -> Callable[[int, Sequence[str]], list[str]]:
     return command
 
 
+class NotReady(Exception):
+    """A program ended, or was not ready in time."""
+
+
 @asynccontextmanager
 async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterator[int]:
     """
@@ -132,7 +136,7 @@ async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterato
     Yields the id of its process, which leads a group of its own.
 
     Raises:
-        RuntimeError: it ended, or was not ready in time.
+        NotReady: it ended, or was not ready in time.
     """
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -141,8 +145,8 @@ async def running(command: Sequence[str], log: Path, ready: str) -> AsyncIterato
         try:
             try:
                 await _wait_ready(process, ready)
-            except RuntimeError as error:
-                raise RuntimeError(f"{' '.join(command)}: {error}: {_end_of(log)}") from None
+            except NotReady as error:
+                raise NotReady(f"{' '.join(command)}: {error}: {_end_of(log)}") from None
             yield process.pid
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -170,5 +174,5 @@ async def _wait_ready(process: asyncio.subprocess.Process, url: str) -> None:
                                 return
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise RuntimeError("not ready in time") from None
-    raise RuntimeError(f"ended with status {process.returncode}")
+            raise NotReady("not ready in time") from None
+    raise NotReady(f"ended with status {process.returncode}")

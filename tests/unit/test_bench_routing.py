@@ -166,6 +166,15 @@ def test_bound_that_is_missed_is_told(ours: Outcome, missed: list[str]) -> None:
     assert all(text in verdict for text, verdict in zip(missed, found, strict=True))
 
 
+def test_without_this_projects_router_only_doubts_are_told() -> None:
+    """Some routers may be run alone; whether their figures mean anything is said all the same."""
+    late = Outcome(conversations=[[GOOD]], imbalance=1.0, lateness=1.0)
+
+    assert ["sessions: smg ran while timers were 1000.0 ms late"] == [
+        one.text for one in verdicts({"sessions": {"smg": late}}, ["smg"])
+    ]
+
+
 def test_request_that_fails_before_an_answer_is_told_and_one_that_is_cut_is_not() -> None:
     """Nobody may ask another engine for the rest of an answer."""
     turns = [[GOOD, replace(GOOD, ended=Ended.CUT)], [GOOD, Turn(ended=Ended.FAILED)]]
