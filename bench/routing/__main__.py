@@ -13,7 +13,7 @@ import asyncio
 import random
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -79,16 +79,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folder: Path) -> Results:
-    unknown = [name for name in arguments.workloads if name not in WORKLOADS]
-    if unknown:
-        raise SystemExit(f"{', '.join(unknown)} is no workload; allowed: {', '.join(WORKLOADS)}")
+    _require_known("workload", arguments.workloads, WORKLOADS)
     (folder / "policies").mkdir()
     routers = [*own_routers(folder / "policies"), *peers]
     names = [router.name for router in routers]
     wanted = arguments.router or names
-    strange = [name for name in wanted if name not in names]
-    if strange:
-        raise SystemExit(f"{', '.join(strange)} is no router here; allowed: {', '.join(names)}")
+    _require_known("router", wanted, names)
     results: dict[str, dict[str, Outcome]] = {}
     async with _stage(arguments, folder) as stage:
         for name in arguments.workloads or WORKLOADS:
@@ -107,6 +103,12 @@ async def _measure(arguments: argparse.Namespace, peers: Sequence[Router], folde
                 else:
                     print(f"{name} {router.name}: {results[name][router.name].requests} requests", flush=True)
     return results
+
+
+def _require_known(kind: str, wanted: Collection[str], allowed: Collection[str]) -> None:
+    unknown = [name for name in wanted if name not in allowed]
+    if unknown:
+        raise SystemExit(f"{', '.join(unknown)} is no {kind}; allowed: {', '.join(allowed)}")
 
 
 async def _drive(router: Router, workload: Workload, stage: Stage, folder: Path) -> Outcome:

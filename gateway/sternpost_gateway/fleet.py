@@ -158,16 +158,17 @@ class _Record:
         before = self.backlog(now)
         if flight in self.waiting:
             del self.waiting[flight]
-            self.first_since = self.first_since if self.sent else now
+            if not self.sent:
+                self.first_since = now
             self.sent[flight] = None
         return before
 
     def drop(self, flight: Flight, now: float) -> None:
         """Count a prompt no more; the one behind it is the first from now on."""
         self.waiting.pop(flight, None)
-        if flight in self.sent:
-            self.first_since = now if flight is next(iter(self.sent)) else self.first_since
-            del self.sent[flight]
+        if next(iter(self.sent), None) is flight:
+            self.first_since = now
+        self.sent.pop(flight, None)
 
     def view(self, engine: Engine, now: float) -> View:
         """Return what is believed at a moment."""

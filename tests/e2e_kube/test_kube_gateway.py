@@ -166,7 +166,7 @@ def test_a_kill_switch_counts_for_whom_it_selects(
     """It is cluster-scoped, selects by namespace, and ends when it is deleted."""
     full = f"{namespace}/support"
     cluster.apply(policy(namespace))
-    wait_for(lambda: everywhere(gateways, "None", full), "the policy is live", SETTLED_SECONDS_MAX)
+    wait_for(lambda: everywhere(gateways, "None", full), "the policy is live", ARRIVAL_SECONDS_MAX)
     cluster.apply(switch(namespace, "NewEpoch", namespace))
     wait_for(lambda: everywhere(gateways, "NewEpoch", full), "killed", ARRIVAL_SECONDS_MAX)
     cluster.kubectl("delete", "cachekillswitch", namespace)
