@@ -18,7 +18,7 @@ from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
 from bench.evaluation.scope import ONCE, SEED, Scope
 from bench.evaluation.targets import ONLY, targets_of
-from bench.routing.routers import HOST, Router, running
+from bench.routing.routers import HOST, NotReady, Router, running
 from sternpost_gateway.bench.client import open_session
 from sternpost_gateway.bench.procedure import SETTLE_SECONDS, Bench, Step, interleaved
 from sternpost_gateway.bench.recipes import Recipe, load_recipes
@@ -125,7 +125,7 @@ async def run_all(run: Run) -> dict[str, str]:
         for router in run.routers:
             try:
                 routers[router.name] = await _start(stack, run, router, origins)
-            except RuntimeError as error:
+            except NotReady as error:
                 missing[router.name] = str(error)
                 run.progress.tell(f"{router.name} is not compared: {error}")
         targets = targets_of(routers, origins, run.model.name)

@@ -262,7 +262,9 @@ async def test_second_signal_ends_streams_at_once(tmp_path: Path, workers: str) 
         two_workers(tmp_path, engine, "--workers", workers) as (process, client),
         client.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as stream,
     ):
-        await anext(stream.aiter_raw())
+        # A reading that nobody holds ends, and with it the connection.
+        reading = stream.aiter_raw()
+        await anext(reading)
         os.kill(process.pid, signal.SIGTERM)
         await asyncio.sleep(0.5)
         assert process.returncode is None
@@ -276,5 +278,5 @@ async def test_workers_that_cannot_start_end_the_gateway(tmp_path: Path) -> None
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "bad.yaml").write_text("kind: Secret")
     with pytest.raises(AssertionError, match="the process has ended"):
-        async with gateway_process(tmp_path, "http://127.0.0.1:9", "--workers", "2"):
+        async with gateway_process(tmp_path, "http://127.0.0.1:9", "--workers", "2", engine_is_up=False):
             pass
