@@ -87,7 +87,7 @@ bench-quick: $(STAMP) ## Sternpost beside plain vLLM and other routers, in 15 mi
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.evaluation --scope quick $(ARGS)
 
-bench: $(STAMP) ## The same with every workload, and twice over what is judged, in 90 minutes
+bench: $(STAMP) ## The same with every workload, and more of what is judged, in 90 minutes
 	@$(BIN)/sternpost model fetch
 	@$(BIN)/python -m bench.evaluation --scope whole $(ARGS)
 

@@ -26,7 +26,7 @@ Made from `bench/results` by `make docs`; do not edit it. What a figure does not
 ## Run it yourself
 
     make bench-quick                          # 15 minutes on two cores
-    make bench                                # 90 minutes: every workload, and twice over what is judged
+    make bench                                # 90 minutes: every workload, and more of what is judged
     make bench ARGS=--save-results            # and keep the figures; then: make docs
 
 A run that is cut short goes on where it was when it is started again. On your own endpoints and your own

@@ -20,7 +20,7 @@ from bench.common.store import RecordStore, fingerprint_of
 from bench.demo.progress import Progress
 from bench.evaluation.claims import Judged, judge
 from bench.evaluation.peers import available
-from bench.evaluation.scope import QUICK, SEED, WHOLE
+from bench.evaluation.scope import QUICK, SEED, WHOLE, Scope
 from bench.evaluation.targets import NO_CACHE, PLAIN, POLICIES, own_routers
 from bench.evaluation.units import Run, recorded_units, run_all
 from bench.gateway.arms import LITELLM_REQUIREMENT
@@ -39,7 +39,7 @@ RESULTS: Final = ROOT / "bench" / "results" / "evaluation.json"
 PICTURE: Final = ROOT / "docs" / "benchmarks.png"
 
 SECONDS_MAX: Final = {"quick": 900.0, "whole": 5400.0}
-SCOPES: Final = {"quick": QUICK, "whole": WHOLE}
+SCOPES: Final[Mapping[str, Scope]] = {"quick": QUICK, "whole": WHOLE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--report", type=Path, default=ROOT / "evaluation-report", help="folder of the records"
     )
-    parser.add_argument("--only", nargs="+", default=[], choices=list(WHOLE.sessions), help="workloads")
+    parser.add_argument("--only", nargs="+", default=[], choices=list(WHOLE), help="workloads")
     parser.add_argument("--report-only", action="store_true", help="run nothing; report what is recorded")
     parser.add_argument("--seconds", type=float, help="stop after so long; the next run goes on")
     parser.add_argument("--save-results", action="store_true", help="write bench/results and docs, too")

@@ -16,7 +16,7 @@ from bench.common.process_group import group_bytes
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
-from bench.evaluation.scope import ONCE, SEED, Scope
+from bench.evaluation.scope import SEED, Scope
 from bench.evaluation.targets import ONLY, targets_of
 from bench.routing.routers import HOST, NotReady, Router, running
 from sternpost_gateway.bench.client import open_session
@@ -83,14 +83,14 @@ def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
     meanwhile does so for every target alike.
     """
     recipes = {recipe.name: recipe for recipe in load_recipes()}
-    for name, sessions in run.scope.sessions.items():
-        recipe = replace(recipes[name], sessions=sessions)
-        for repeat, order in interleaved(targets, run.scope.repeats):
-            if (run.only and name not in run.only) or (repeat and name in ONCE):
-                continue
+    for name, amount in run.scope.items():
+        if run.only and name not in run.only:
+            continue
+        recipe = replace(recipes[name], sessions=amount.sessions)
+        for repeat, order in interleaved(targets, amount.repeats):
             for target in order:
                 piece = Piece(recipe, repeat, target)
-                if piece.key not in run.records and name in ONLY.get(target.name, run.scope.sessions):
+                if piece.key not in run.records and name in ONLY.get(target.name, run.scope):
                     yield piece
 
 
@@ -98,9 +98,9 @@ def recorded_units(records: RecordStore, scope: Scope, targets: Sequence[str]) -
     """Return the units that are there, by workload, then target, then repetition."""
     keys = [
         unit_key(workload, repeat, target)
-        for workload in scope.sessions
+        for workload, amount in scope.items()
         for target in targets
-        for repeat in range(scope.repeats)
+        for repeat in range(amount.repeats)
     ]
     return [Unit.from_record(records[key]) for key in keys if key in records]
 

@@ -20,6 +20,9 @@ POLICY_KIND: Final = "CachePolicy"
 BUCKETS: Final = (256, 512, 1024, 2048, 4096)
 """The lengths, in tokens, that the suffix store keeps tails in."""
 
+PREFIX_EPOCH_MAX: Final = 2**31 - 1
+"""More than anybody counts to, by hand or in Unix seconds, before 2038."""
+
 STEPS_DEFAULT: Final = (1, 5, 10, 25, 50, 100)
 """The rollout's steps in percent of sessions."""
 
@@ -130,11 +133,16 @@ class TenantSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenancy:
-    """Who the tenant is and what is shared; without `session_header` the conversation key is the session."""
+    """
+    Who the tenant is and what is shared; without `session_header` the conversation key is the session.
+
+    Nobody reads KV that was kept under another `prefix_epoch`.
+    """
 
     isolation: Isolation = Isolation.TENANT
     tenant_source: TenantSource = TenantSource(TenantSourceKind.API_KEY)
     session_header: str = "x-session-id"
+    prefix_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

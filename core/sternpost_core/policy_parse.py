@@ -10,6 +10,7 @@ from sternpost_core.kill import KillLevel
 from sternpost_core.policy import (
     BUCKETS,
     POLICY_KIND,
+    PREFIX_EPOCH_MAX,
     STEPS_DEFAULT,
     STRIPPABLE,
     Analysis,
@@ -144,8 +145,9 @@ def _read_tenancy(reader: ObjectReader) -> Tenancy:
         below = reader.child("sessionFrom")
         session = below.text("header", accepts=_is_header, allowed=_HEADER_FORM).lower()
         below.close()
+    epoch = reader.integer("prefixEpoch", defaults.prefix_epoch, 0, PREFIX_EPOCH_MAX)
     reader.close()
-    return Tenancy(isolation=isolation, tenant_source=source, session_header=session)
+    return Tenancy(isolation=isolation, tenant_source=source, session_header=session, prefix_epoch=epoch)
 
 
 def _read_tenant_source(reader: ObjectReader, parent: ObjectReader) -> TenantSource:

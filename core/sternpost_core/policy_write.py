@@ -51,10 +51,12 @@ def _match(match: Match) -> dict[str, Any]:
 
 
 def _tenancy(tenancy: Tenancy) -> dict[str, Any]:
+    # The first epoch is not written: policies of before there were any are still the same.
     return {
         "isolation": tenancy.isolation.value,
         "tenantFrom": _tenant_source(tenancy.tenant_source),
         "sessionFrom": {"header": tenancy.session_header},
+        **({"prefixEpoch": tenancy.prefix_epoch} if tenancy.prefix_epoch else {}),
     }
 
 

@@ -117,7 +117,7 @@ class View:
         return self.uncached_tokens - self.backlog.tokens + self.backlog.ahead_tokens(prefill_rate)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Flight:
     """One request for an engine: `uncached_tokens` of its prompt are still to be computed there."""
 
@@ -135,46 +135,73 @@ class Flight:
 
 
 @dataclass(slots=True)
+class _Line:
+    """Prompts in the order in which they came; `tokens` is kept, so that no request has to add it up."""
+
+    flights: OrderedDict[Flight, None] = field(default_factory=OrderedDict)
+    tokens: float = 0.0
+
+    @property
+    def first(self) -> Flight | None:
+        """Return the prompt that has been here for longest."""
+        return next(iter(self.flights), None)
+
+    def add(self, flight: Flight) -> None:
+        """Let a prompt stand behind the others."""
+        self.flights[flight] = None
+        self.tokens += flight.uncached_tokens
+
+    def remove(self, flight: Flight) -> bool:
+        """Take a prompt out; return whether it was here."""
+        if flight not in self.flights:
+            return False
+        del self.flights[flight]
+        # What rounding has left does not outlive the last prompt.
+        self.tokens = self.tokens - flight.uncached_tokens if self.flights else 0.0
+        return True
+
+
+@dataclass(slots=True)
 class _Record:
     """`waiting` requests are not sent yet; what was sent is computed in this order."""
 
     ready: bool = False
     in_flight: int = 0
-    waiting: dict[Flight, None] = field(default_factory=dict)
-    sent: OrderedDict[Flight, None] = field(default_factory=OrderedDict)
+    waiting: _Line = field(default_factory=_Line)
+    sent: _Line = field(default_factory=_Line)
     first_since: float = 0.0
     failures: int = 0
     info: Info = UNKNOWN
 
     def backlog(self, now: float) -> Backlog:
         """Return what was sent and is not computed."""
-        if not self.sent:
+        first = self.sent.first
+        if first is None:
             return NO_BACKLOG
-        tokens = [flight.uncached_tokens for flight in self.sent]
-        return Backlog(sum(tokens), tokens[0], now - self.first_since)
+        return Backlog(self.sent.tokens, first.uncached_tokens, now - self.first_since)
 
     def send(self, flight: Flight, now: float) -> Backlog:
         """Let a prompt follow those that were sent before; return them."""
         before = self.backlog(now)
-        if flight in self.waiting:
-            del self.waiting[flight]
-            if not self.sent:
+        if self.waiting.remove(flight):
+            if self.sent.first is None:
                 self.first_since = now
-            self.sent[flight] = None
+            self.sent.add(flight)
         return before
 
     def drop(self, flight: Flight, now: float) -> None:
         """Count a prompt no more; the one behind it is the first from now on."""
-        self.waiting.pop(flight, None)
-        if next(iter(self.sent), None) is flight:
+        self.waiting.remove(flight)
+        if self.sent.first is flight:
             self.first_since = now
-        self.sent.pop(flight, None)
+        self.sent.remove(flight)
 
     def view(self, engine: Engine, now: float) -> View:
         """Return what is believed at a moment."""
         backlog = self.backlog(now)
-        waiting = sum(flight.uncached_tokens for flight in self.waiting)
-        return View(engine, self.ready, self.in_flight, self.info, backlog.tokens + waiting, backlog)
+        return View(
+            engine, self.ready, self.in_flight, self.info, backlog.tokens + self.waiting.tokens, backlog
+        )
 
 
 class Fleet:
@@ -256,7 +283,7 @@ class Fleet:
         flight = Flight(uncached_tokens, record, self._monotonic)
         record.in_flight += 1
         if uncached_tokens > 0:
-            record.waiting[flight] = None
+            record.waiting.add(flight)
         try:
             yield flight
         finally:

@@ -211,7 +211,7 @@ def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None
     """
     identified = segmented.canonicalized.identified
     policy = identified.policy
-    if policy is None or (policy.suffix_cache is None and not is_tail_first(policy)):
+    if policy is None or not _is_salted(policy):
         return None
     isolation, session = policy.tenancy.isolation, identified.session or ""
     if identified.reuse_off:
@@ -224,7 +224,13 @@ def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None
         policy=policy.full_name,
         tenant=identified.tenant or "",
         session=session,
+        prefix_epoch=policy.tenancy.prefix_epoch,
     )
+
+
+def _is_salted(policy: Policy) -> bool:
+    """Say whether a policy's KV is kept apart; an epoch needs that, so that what came before is not met."""
+    return policy.suffix_cache is not None or is_tail_first(policy) or policy.tenancy.prefix_epoch > 0
 
 
 def _conversation(segmented: Segmented, document: Document, salt: str | None) -> str | None:

@@ -17,7 +17,7 @@ from sternpost_fakes.cluster import FakeCluster, names
 from sternpost_fakes.virtual_time import VirtualClock, run_virtual
 from sternpost_gateway.cluster.engines import POLL_SECONDS as PODS_POLL_SECONDS
 from sternpost_gateway.cluster.errors import ClusterError, Expired
-from sternpost_gateway.cluster.mirror import Mirror
+from sternpost_gateway.cluster.mirror import BACKOFF_SECONDS, Mirror
 from sternpost_gateway.cluster.resources import PODS, POLICIES, POOLS, SWITCHES
 from sternpost_gateway.cluster.source import POLL_SECONDS, POOLS_POLL_SECONDS
 from sternpost_gateway.kills import Kills
@@ -110,6 +110,29 @@ def test_f4_half_an_hour_without_an_api_server_changes_nothing() -> None:
 
     assert ({"a"}, {"a", "b"}) == (kept, after)
     assert age == pytest.approx(1800.0, abs=10.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_f4_watch_is_back_with_the_first_answered_poll(seed: int) -> None:
+    """Nobody waits out a pause that grew in the outage: what changes after that poll comes by the watch."""
+
+    async def scenario(clock: VirtualClock) -> set[str]:
+        cluster = FakeCluster()
+        mirror = Mirror(POLICIES, cluster, clock, random.Random(seed), BACKOFF_SECONDS[0], lambda: None)
+        running = asyncio.ensure_future(mirror.run())
+        await asyncio.sleep(1.0)
+        cluster.down = True
+        cluster.end_watches(ClusterError("cut"))
+        await asyncio.sleep(60.0 + BACKOFF_SECONDS[-1] * seed / 5)
+        cluster.down = False
+        await asyncio.sleep(2 * BACKOFF_SECONDS[0])
+        # A watch brings what happens within no time; a poll would not.
+        cluster.put("new")
+        await asyncio.sleep(0.001)
+        running.cancel()
+        return names(mirror.objects)
+
+    assert {"new"} == run_virtual(scenario)
 
 
 @pytest.mark.parametrize("seed", range(5))

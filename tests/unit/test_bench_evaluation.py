@@ -17,7 +17,7 @@ from bench.demo.progress import Progress
 from bench.evaluation.__main__ import Found, bounds_table, document_of
 from bench.evaluation.claims import BEST_PEER, CLAIMS, judge
 from bench.evaluation.peers import litellm_settings
-from bench.evaluation.scope import ONCE, QUICK, WHOLE, Scope
+from bench.evaluation.scope import QUICK, WHOLE, Amount, Scope
 from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
 from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
 from bench.routing.routers import Router
@@ -30,7 +30,7 @@ from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.sample import Sample, Unit
 from sternpost_gateway.bench.summary import MEMORY, figures_of
 
-SMALL = Scope({"multi_turn_qa": 1, "no_reuse": 1}, repeats=2)
+SMALL: Scope = {"multi_turn_qa": Amount(1), "no_reuse": Amount(1, repeats=2)}
 MakeRun = Callable[..., Run]
 
 
@@ -117,8 +117,7 @@ def test_what_is_judged_is_repeated() -> None:
     """One repetition would hold a bound to one draw of the workload."""
     judged = {claim.bound.workload for claim in CLAIMS}
 
-    assert set() == judged & ONCE
-    assert set(WHOLE.sessions) == judged | ONCE
+    assert judged == {name for name, amount in WHOLE.items() if amount.repeats > 1}
 
 
 def test_all_targets_get_answers_of_one_length_and_only_one_is_salted() -> None:
@@ -150,7 +149,7 @@ def test_policies_are_policies(name: str, layout: Layout, suffix: bool, level: K
 def test_the_plain_proxy_is_asked_only_what_its_claim_is_about(make_run: MakeRun) -> None:
     """It has nothing to show where prompts repeat."""
     targets = targets_of({HOP: "http://g"}, ["http://a"], "m")
-    run = replace(make_run(), scope=Scope({"fixed_tail": 1, "no_reuse": 1}, repeats=1))
+    run = replace(make_run(), scope={"fixed_tail": Amount(1), "no_reuse": Amount(1)})
 
     assert ["no_reuse"] == [one.recipe.name for one in pieces(run, targets) if one.target.name == HOP]
 
@@ -160,9 +159,9 @@ def test_scopes_name_built_in_workloads_and_cover_the_claims(scope: Scope) -> No
     """A claim about a workload that never runs would never hold."""
     known = {recipe.name for recipe in load_recipes()}
 
-    assert set() == set(scope.sessions) - known
-    assert set() == {claim.bound.workload for claim in CLAIMS} - set(scope.sessions)
-    assert known == set(WHOLE.sessions)
+    assert set() == set(scope) - known
+    assert set() == {claim.bound.workload for claim in CLAIMS} - set(scope)
+    assert known == set(WHOLE)
 
 
 def test_a_claim_is_judged_against_the_best_of_the_others() -> None:

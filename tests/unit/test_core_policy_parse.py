@@ -47,6 +47,7 @@ PARSED = Policy(
         isolation=Isolation.TENANT,
         tenant_source=TenantSource(TenantSourceKind.HEADER, "x-tenant-id"),
         session_header="x-session-id",
+        prefix_epoch=3,
     ),
     prompt=Prompt(
         layout=Layout.FIXED_TAIL,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import (
     BUCKETS,
+    PREFIX_EPOCH_MAX,
     Analysis,
     Bypass,
     Calibration,
@@ -60,6 +61,7 @@ tenancies = st.builds(
     isolation=st.sampled_from(Isolation),
     tenant_source=tenant_sources | st.just(TenantSource(TenantSourceKind.API_KEY)),
     session_header=headers,
+    prefix_epoch=st.integers(0, PREFIX_EPOCH_MAX),
 )
 detecting = st.builds(VolatileRule, name=labels, detect=st.sampled_from(Detector)) | st.builds(
     VolatileRule, name=labels, detect=st.just(Detector.BILLING_HEADER), action=st.just(VolatileAction.STRIP)
@@ -146,6 +148,17 @@ def test_defaults_are_spelled_out() -> None:
     assert "suffixCache" not in written["spec"]
 
 
+def test_the_first_prefix_epoch_is_not_written() -> None:
+    """A policy of before there were epochs does what it did, and its rollout does not begin anew."""
+    tenancy = {
+        "isolation": "Tenant",
+        "tenantFrom": {"apiKey": True},
+        "sessionFrom": {"header": "x-session-id"},
+    }
+
+    assert tenancy == to_mapping(parse(SMALLEST))["spec"]["tenancy"]
+
+
 def test_full_policy_is_written_as_it_was_read() -> None:
     """Every field keeps its name and form, but for the case of header names."""
     spec = to_mapping(parse(FULL))["spec"]
@@ -157,6 +170,7 @@ def test_full_policy_is_written_as_it_was_read() -> None:
             "isolation": "Tenant",
             "tenantFrom": {"header": "x-tenant-id"},
             "sessionFrom": {"header": "x-session-id"},
+            "prefixEpoch": 3,
         },
     }
     assert expected == spec

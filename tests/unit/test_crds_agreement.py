@@ -71,6 +71,8 @@ POLICY_CHANGES: dict[str, tuple[str, Any]] = {
     "two-tenant-sources": ("spec.tenancy.tenantFrom", {"header": "a", "jwtClaim": "b"}),
     "no-tenant-source": ("spec.tenancy.tenantFrom", {}),
     "session-header": ("spec.tenancy.sessionFrom", {}),
+    "prefix-epoch-below-0": ("spec.tenancy.prefixEpoch", -1),
+    "prefix-epoch-too-high": ("spec.tenancy.prefixEpoch", 2**31),
     "layout": ("spec.prompt.layout", "FixedTai"),
     "rule-name": ("spec.prompt.volatile", [{**RULE, "name": "A"}]),
     "rule-twice": ("spec.prompt.volatile", [RULE, RULE]),
@@ -218,3 +220,21 @@ def test_any_change_is_judged_alike(place: tuple[dict[str, Any], str], new: Any)
     value = changed(base, path, new)
 
     assert is_let_in(value) == is_parsed(value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        pytest.param(3, 4, False, id="up"),
+        pytest.param(3, 3, False, id="the-same"),
+        pytest.param(3, 2, True, id="down"),
+        pytest.param(3, MISSING, True, id="taken-away"),
+        pytest.param(MISSING, 1, False, id="the-first"),
+    ],
+)
+def test_a_prefix_epoch_only_grows(before: Any, after: Any, refused: bool) -> None:
+    """What was made unreachable stays so, whatever is applied next."""
+    tenancies = [{} if epoch is MISSING else {"prefixEpoch": epoch} for epoch in (before, after)]
+    old, new = (changed(SMALLEST, "spec.tenancy", tenancy) for tenancy in tenancies)
+
+    assert refused == any("only grows" in fault for fault in CrdSchema.of("CachePolicy").faults(new, old))

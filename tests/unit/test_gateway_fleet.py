@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sternpost_fakes.clock import FakeClock
-from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Health, Info, Plugin
+from sternpost_gateway.fleet import FAILURES_MAX, Engine, Fleet, Flight, Health, Info, Plugin
 
 ENGINE = Engine("http://engine")
 OTHER = Engine("http://other")
@@ -168,6 +172,42 @@ def test_the_next_prompt_begins_when_the_first_is_computed() -> None:
         last.computed()
 
         assert [300.0, 100.0, 0.0] == pytest.approx([begun, going_on, fleet.views()[0].ahead_tokens(1000.0)])
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["open", "send", "compute", "close"]), st.integers(0, 5), st.floats(0, 1e5)),
+    max_size=40,
+)
+
+
+@given(steps=STEPS)
+def test_tokens_are_those_of_the_prompts_that_are_there(steps: list[tuple[str, int, float]]) -> None:
+    """Whatever comes and goes in whatever order, what is kept is what adding up would find."""
+    fleet, _ = make_fleet()
+    with ExitStack() as stack:
+        flights: dict[int, tuple[Flight, ExitStack]] = {}
+        waiting: dict[int, float] = {}
+        sent: dict[int, float] = {}
+        for step, number, tokens in steps:
+            if step == "open" and number not in flights:
+                own = stack.enter_context(ExitStack())
+                flights[number] = own.enter_context(fleet.flight(ENGINE, tokens)), own
+                waiting[number] = tokens
+            elif step == "send" and number in waiting:
+                flights[number][0].sent()
+                sent[number] = waiting.pop(number)
+            elif step in ("compute", "close") and number in flights:
+                if step == "compute":
+                    flights[number][0].computed()
+                else:
+                    flights.pop(number)[1].close()
+                for held in (waiting, sent):
+                    held.pop(number, None)
+        view = fleet.views()[0]
+
+        found = view.in_flight, view.backlog.tokens, view.uncached_tokens
+        summed = len(flights), sum(sent.values()), sum(sent.values()) + sum(waiting.values())
+        assert pytest.approx(summed, abs=1e-6) == found
 
 
 def test_pool_changes_while_requests_are_in_flight() -> None:

@@ -263,6 +263,22 @@ def test_tail_first_keeps_tenants_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="with-a-suffix-cache"),
+        pytest.param({"suffixCache": None}, id="with-nothing-else-that-salts"),
+        pytest.param({"prompt": TAIL_FIRST, "suffixCache": None}, id="tail-first"),
+    ],
+)
+def test_another_prefix_epoch_reaches_nothing_of_the_last(spec: dict[str, Any]) -> None:
+    """Salts differ, and with them every key in an engine's prefix cache and in its suffix store."""
+    policies = [policy(**spec, tenancy={"prefixEpoch": epoch}) for epoch in (1, 2)]
+    salts = [Scene(body=CHAT, policy=one).plan().salt for one in policies]
+
+    assert None not in salts and 2 == len(set(salts))
+
+
+@pytest.mark.parametrize(
     ("level", "moves", "salted", "op"),
     [
         pytest.param(KillLevel.NONE, True, True, "read", id="k0"),

@@ -180,6 +180,7 @@ BEHAVIOUR = {
     "layout": ("spec.prompt.layout", "TailFirst", True),
     "recompute": ("spec.suffixCache.recompute.last", 64, True),
     "isolation": ("spec.tenancy.isolation", "Session", True),
+    "prefix-epoch": ("spec.tenancy.prefixEpoch", 4, True),
     "steps": ("spec.rollout.steps", [50, 100], False),
     "match": ("spec.match.priority", 7, False),
     "kill": ("spec.killLevel", "NoSuffixReads", False),

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 
 from sternpost_core.clock import Clock
@@ -42,7 +42,8 @@ LIST_SECONDS: Final = 10.0
 """How long the list before a watch may take; it is read from etcd."""
 
 BACKOFF_SECONDS: Final = (0.5, 1.0, 2.0, 4.0)
-"""Between two attempts to watch; the last is used again and again, because giving up is no option."""
+"""Between two attempts to watch, unless a poll is answered before; the last is used again and again, because
+giving up is no option."""
 
 SPREAD_POLLS: Final = 2.0
 SPREAD_SECONDS_MAX: Final = 20.0
@@ -82,6 +83,7 @@ class Mirror:
         self._poll_seconds = poll_seconds
         self._on_change = on_change
         self._first_after = 0.0
+        self._answers = asyncio.Event()
 
     def restore(self, items: Iterable[Object]) -> None:
         """
@@ -134,7 +136,14 @@ class Mirror:
             except ClusterError as error:
                 self._failed(error)
                 failures = min(failures + 1, len(BACKOFF_SECONDS))
-            await asyncio.sleep(self._pause(failures))
+            await self._rest(self._pause(failures))
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, for no longer than until a poll shows that the server answers."""
+        self._answers.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._answers.wait()
 
     async def _watch(self, version: int) -> None:
         async with aclosing(self._api.watch(self.resource, version)) as events:
@@ -151,6 +160,8 @@ class Mirror:
                 await self.refresh()
             except ClusterError as error:
                 self._failed(error)
+            else:
+                self._answers.set()
 
     def _pause(self, failures: int) -> float:
         if failures == 0:

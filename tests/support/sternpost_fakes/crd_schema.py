@@ -20,6 +20,9 @@ import yaml
 CRDS: Final = Path(__file__).parents[3] / "crds"
 """The folder of the schemas."""
 
+OLD: Final = "oldSelf"
+"""What a rule calls the value that is replaced; a rule that names it is about changes only."""
+
 Node = Mapping[str, Any]
 
 
@@ -57,13 +60,16 @@ class CrdSchema:
         _fill(copied, self.root)
         return copied
 
-    def faults(self, value: Mapping[str, Any]) -> list[str]:
-        """Return what an API server would refuse the object for."""
+    def faults(self, value: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> list[str]:
+        """Return what an API server would refuse the object for, as a new one or in the place of `old`."""
         whole = self.defaulted(value)
         validator = jsonschema.Draft4Validator(dict(self.root))
         wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(whole)]
         # CEL rules are only looked at where the schema itself holds.
-        return wrong or [*_unknown(whole, self.root, ""), *_rules(whole, self.root, "")]
+        return wrong or [
+            *_unknown(whole, self.root, ""),
+            *_rules(whole, self.root, "", self.defaulted(old or {})),
+        ]
 
 
 def _fill(value: Any, schema: Node) -> None:
@@ -106,17 +112,21 @@ def _unknown(value: Any, schema: Node, path: str) -> Iterator[str]:
         yield from _unknown(element, below, at)
 
 
-def _rules(value: Any, schema: Node, path: str) -> Iterator[str]:
+def _rules(value: Any, schema: Node, path: str, old: Any = None) -> Iterator[str]:
+    """Yield which rules are broken; those of a transition count where there was something before."""
     for validation in schema.get("x-kubernetes-validations", []):
-        if not evaluate(validation["rule"], value):
+        counts = old is not None or OLD not in validation["rule"]
+        if counts and not evaluate(validation["rule"], value, old):
             yield f"{path}: {validation['message']}"
     for element, below, at in _below(value, schema, path):
-        yield from _rules(element, below, at)
+        name = at.rpartition(".")[2]
+        yield from _rules(element, below, at, old.get(name) if isinstance(old, Mapping) else None)
 
 
-def evaluate(rule: str, value: Any) -> bool:
+def evaluate(rule: str, value: Any, old: Any = None) -> bool:
     """Evaluate a CEL rule with Kubernetes' `isSorted` beside the language's own functions."""
     context = cel.Context()
     context.add_variable("self", value)
+    context.add_variable(OLD, old)
     context.add_function("isSorted", lambda elements: list(elements) == sorted(elements))
     return bool(cel.evaluate(rule, context))

@@ -41,6 +41,7 @@ FULL: dict[str, Any] = {
             "isolation": "Tenant",
             "tenantFrom": {"header": "X-Tenant-Id"},
             "sessionFrom": {"header": "X-Session-Id"},
+            "prefixEpoch": 3,
         },
         "prompt": {
             "layout": "FixedTail",
