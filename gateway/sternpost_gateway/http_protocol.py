@@ -98,7 +98,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._unread_bytes += len(data)
         super().data_received(data)
-        if self._unread_bytes > HEADER_BYTES_MAX:
+        if self._unread_bytes > HEADER_BYTES_MAX and self._refusal is None:
             self._refuse_flood()
 
     def on_message_begin(self) -> None:
@@ -174,7 +174,12 @@ class GatewayProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read, and close."""
         self._stop_timer()
-        self._end_with(answer_of(self._refusal or BadRequest("the request is not valid HTTP/1.1")))
+        self._refusal = self._refusal or BadRequest("the request is not valid HTTP/1.1")
+        if self._leave_cycle():
+            # Another answer has begun, and would be torn apart.
+            self.transport.abort()
+        else:
+            self._end_with(answer_of(self._refusal))
 
     def _refuse_flood(self) -> None:
         """End a connection over which bytes come that are of no header, and of no body either."""
@@ -185,6 +190,15 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             # Within the framing of a body, whose request may be answered already.
             self.transport.abort()
+
+    def _leave_cycle(self) -> bool:
+        """Tell a request that is being served that its client is gone; say whether its answer had begun."""
+        # uvicorn's types leave out that there is no cycle before the first request.
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return self.cycle.response_started
 
     def _start_timer(self) -> None:
         if self._headers_timer is None:

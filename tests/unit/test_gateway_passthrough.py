@@ -246,6 +246,31 @@ async def test_what_is_between_the_chunks_has_an_end(tmp_path: Path, begin: byte
         assert [] == engine.chats
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"\x16\x03" * HEADER_BYTES_MAX, 400, id="no-http"),
+        pytest.param(b"GET /v1/models HTTP/1.1\r\nx-a: " + b"b" * 2 * HEADER_BYTES_MAX, 431, id="no-end"),
+    ],
+)
+async def test_what_is_no_request_is_answered_once(tmp_path: Path, sent: bytes, status: int) -> None:
+    """However much of it comes at once."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, sent)
+
+        assert (status, 1) == (parts(answer)[0], answer.count(b"HTTP/1.1 "))
+
+
+async def test_body_that_stops_being_one_is_refused_and_its_request_ends(tmp_path: Path) -> None:
+    """The client reads why, and the engine is told that nobody waits."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, CHUNKED % b"/v1/other" + b"2\r\n{}\r\nno chunk\r\n")
+        await eventually(lambda: gateway.metric("sternpost_gateway_in_flight") == 0)
+
+        assert (400, 1) == (parts(answer)[0], answer.count(b"HTTP/1.1 "))
+        assert [] == engine.posts("/v1/other")
+
+
 async def test_upload_without_length_streams_through(tmp_path: Path) -> None:
     """A body of unknown length reaches the engine in chunks, unread and unbounded."""
 
