@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, STERNPOST
+from bench.gateway.arms import SMG
+
 SEED: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How many sessions of a workload are held in one unit, and how often each target gets a unit."""
+    """
+    How many sessions of a workload are held in one unit, how often each target gets a unit, and which do.
+
+    Without `targets` all do that have something to show there.
+    """
 
     sessions: int
     repeats: int = 1
+    targets: tuple[str, ...] = ()
 
 
 Scope = Mapping[str, Amount]
@@ -23,10 +31,11 @@ Scope = Mapping[str, Amount]
 QUICK: Final[Scope] = {
     "agent_unstable": Amount(8),
     "clean_shared": Amount(8),
-    "fixed_tail": Amount(4),
-    "long_reasoning": Amount(1),
-    "no_reuse": Amount(6),
-    "short_chat": Amount(8),
+    # Where no router can reuse anything, or all reuse the same, one stands for all.
+    "fixed_tail": Amount(4, targets=(PLAIN, SMG, ANY_ENGINE, STERNPOST)),
+    "long_reasoning": Amount(1, targets=(NO_CACHE, PLAIN, SMG, STERNPOST)),
+    "no_reuse": Amount(6, targets=(PLAIN, SMG, STERNPOST, HOP)),
+    "short_chat": Amount(8, targets=(PLAIN, SMG, STERNPOST, HOP)),
 }
 """What the bounds are about: within 15 minutes on two cores."""
 

@@ -16,7 +16,7 @@ from bench.common.process_group import group_bytes
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.demo.stack import free_ports
-from bench.evaluation.scope import SEED, Scope
+from bench.evaluation.scope import SEED, Amount, Scope
 from bench.evaluation.targets import ONLY, targets_of
 from bench.routing.routers import HOST, NotReady, Router, running
 from sternpost_gateway.bench.client import open_session
@@ -90,8 +90,15 @@ def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
         for repeat, order in interleaved(targets, amount.repeats):
             for target in order:
                 piece = Piece(recipe, repeat, target)
-                if piece.key not in run.records and name in ONLY.get(target.name, run.scope):
+                if piece.key not in run.records and is_asked(name, amount, target.name):
                     yield piece
+
+
+def is_asked(workload: str, amount: Amount, target: str) -> bool:
+    """Say whether a target is asked a workload of which there is so much."""
+    if amount.targets and target not in amount.targets:
+        return False
+    return target not in ONLY or workload in ONLY[target]
 
 
 def recorded_units(records: RecordStore, scope: Scope, targets: Sequence[str]) -> list[Unit]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from sternpost_core.clock import Clock
 from sternpost_core.errors import BodyError, Fault, OperatingError, SternpostError
 from sternpost_core.jsonspan import scan, value
-from sternpost_core.kill import KillLevel
+from sternpost_core.kill import LEVEL_FORMS, REASON_LENGTH_MAX, KillLevel, level_named
 from sternpost_core.template import to_mapping
 from sternpost_gateway.chat_template import ChatTemplate
 from sternpost_gateway.cold_gate import ColdGate
@@ -43,8 +43,6 @@ ASKER_HEADER: Final = "x-sternpost-asker"
 KILL_FIELDS: Final = ("level", "policy", "reason", "force")
 KILL_BYTES_MAX: Final = 65536
 """The largest body that sets a kill level."""
-
-REASON_LENGTH_MAX: Final = 1024
 
 
 @dataclass(slots=True)
@@ -261,12 +259,13 @@ def read_kill(body: bytes) -> KillOrder:
     """
     document = scan(body)
     fields = {name: value(document, member.value_span) for name, member in document.members.items()}
-    levels = ", ".join(level.value for level in KillLevel)
     faults = [Fault(name, "a key", ", ".join(KILL_FIELDS)) for name in fields if name not in KILL_FIELDS]
-    level = next((level for level in KillLevel if level.value == fields.get("level")), None)
+    asked = fields.get("level")
+    level = level_named(asked) if isinstance(asked, str) else None
     policy, reason, forced = fields.get("policy"), fields.get("reason", ""), fields.get("force", False)
     if level is None:
-        faults.append(Fault("level", repr(fields.get("level"))[:80], levels))
+        found = repr(asked)[:80] if "level" in fields else "nothing"
+        faults.append(Fault("level", found, LEVEL_FORMS))
     if policy is not None and not isinstance(policy, str):
         faults.append(Fault("policy", type(policy).__name__, "namespace/name, or null for all policies"))
     if not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX:

@@ -150,7 +150,7 @@ def create_app(
             api, routing.fleet, verdicts, routing.shadow_budget, metrics, chance, settings.cold, live
         ),
         router=routing.router,
-        forward=Forward(upstream, keys),
+        forward=Forward(upstream, keys, settings.timeouts.first_byte_seconds),
         metrics=metrics,
         tracing=tracing,
     )

@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from sternpost_core.clock import Clock
 from sternpost_gateway.errors import Answer, BadRequest, ClientGone, ClientStalled, TooLarge, TooSlow
 from sternpost_gateway.settings import Limits, Timeouts
+from sternpost_gateway.stall import Stall
 
 Result = TypeVar("Result")
 
@@ -57,6 +58,7 @@ class Client:
         self._limits = limits
         self._timeouts = timeouts
         self._clock = clock
+        self._stall = Stall(timeouts.write_stall_seconds)
         self._body_read = asyncio.Event()
         self._peeked: list[Message] = []
         self.gone = False
@@ -186,6 +188,7 @@ class Client:
         finally:
             watcher.remove_done_callback(leave)
             watcher.cancel()
+            self._stall.close()
 
     async def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Send the status line and the headers."""
@@ -205,6 +208,7 @@ class Client:
         """Send the last piece of the answer."""
         self.finished = True
         await self._write({"type": "http.response.body", "body": body, "more_body": False})
+        self._stall.close()
 
     async def answer(self, answer: Answer, request_id: str) -> None:
         """Send a whole answer of our own; where the body is not awaited, the connection ends with it."""
@@ -238,11 +242,15 @@ class Client:
                     pass
 
     async def _write(self, message: Message) -> None:
+        self._stall.begin()
         try:
-            async with asyncio.timeout(self._timeouts.write_stall_seconds):
-                await self._send(message)
-        except TimeoutError:
-            raise ClientStalled("has stopped reading") from None
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self._stall.takes_back():
+                raise ClientStalled("has stopped reading") from None
+            raise
+        finally:
+            self._stall.end()
 
     async def _next(self, timeout_seconds: float | None = None) -> Message:
         timeout = self._timeouts.idle_seconds if timeout_seconds is None else timeout_seconds

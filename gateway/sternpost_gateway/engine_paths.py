@@ -7,6 +7,9 @@ from typing import Final
 BELOW: Final = "/v1/"
 """What the paths of OpenAI's API begin with."""
 
+STEP_OUT: Final = ".."
+"""The segment of a path that leads out of the one before it."""
+
 BESIDE: Final = frozenset(
     {"/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank", "/v2/rerank"}
 )
@@ -18,5 +21,9 @@ operator's, and is not passed through.
 
 
 def is_for_engines(path: str) -> bool:
-    """Say whether a request for a decoded path goes to an engine."""
-    return path.startswith(BELOW) or path in BESIDE
+    """
+    Say whether a request for a decoded path goes to an engine.
+
+    One that steps out of where it begins does not: what stands in front of an engine might follow it.
+    """
+    return (path.startswith(BELOW) and STEP_OUT not in path.split("/")) or path in BESIDE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from sternpost_gateway.begun import begun, is_stream
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
@@ -16,11 +18,16 @@ from sternpost_gateway.upstream import Upstream, UpstreamRequest, UpstreamRespon
 
 
 class Forward:
-    """Sends composed requests with the pool's credentials."""
+    """
+    Sends composed requests with the pool's credentials.
 
-    def __init__(self, upstream: Upstream, keys: EngineKeys) -> None:
+    A stream's first piece is due when an answer's first byte is: `first_byte_seconds` after it was asked for.
+    """
+
+    def __init__(self, upstream: Upstream, keys: EngineKeys, first_byte_seconds: float) -> None:
         self._upstream = upstream
         self._keys = keys
+        self._first_byte_seconds = first_byte_seconds
 
     async def send(self, composed: Composed, client: Client, *, again: bool = False) -> UpstreamResponse:
         """
@@ -33,8 +40,11 @@ class Forward:
             PoolMisconfigured: the pool's key is missing; nothing is sent.
             ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
         """
+        deadline = asyncio.get_running_loop().time() + self._first_byte_seconds
         response = await self._upstream.send(self._request(composed, client, again))
-        return await begun(response) if wants_stream(composed.planned) and is_stream(response) else response
+        if wants_stream(composed.planned) and is_stream(response):
+            return await begun(response, deadline)
+        return response
 
     def headers(self, received: Received, engine: Engine, *, identity: bool = False) -> list[tuple[str, str]]:
         """

@@ -51,11 +51,19 @@ ZERO_WEIGHT: Final = re.compile(r"0(\.0{0,3})?")
 """The weight that rules a coding out (RFC 9110, section 12.4.2)."""
 
 
+def text_of(value: bytes) -> str:
+    """Return a header's value as text: as UTF-8, which the HTTP client writes again, else as Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 def as_mapping(headers: Headers) -> dict[str, str]:
     """Return headers by lower-case name; of a repeated header the first counts."""
     mapping: dict[str, str] = {}
     for name, value in headers:
-        mapping.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+        mapping.setdefault(name.decode("latin-1").lower(), text_of(value))
     return mapping
 
 
@@ -84,7 +92,7 @@ def upstream_headers(
     """
     dropped = HOP_BY_HOP | CLIENT_OWNED | CREDENTIAL_HEADERS | connection_names(headers)
     kept = [
-        (name.decode("latin-1"), value.decode("latin-1"))
+        (name.decode("latin-1"), text_of(value))
         for name, value in headers
         if name not in dropped and name != PICKER_HEADER and not name.startswith(RESERVED_PREFIX)
     ]
@@ -124,7 +132,7 @@ def _authorization(headers: Headers, credentials: Credentials, engine_key: str |
     if credentials is Credentials.REPLACE:
         return [f"Bearer {engine_key}"]
     if credentials is Credentials.FORWARD:
-        return [value.decode("latin-1") for name, value in headers if name == b"authorization"]
+        return [text_of(value) for name, value in headers if name == b"authorization"]
     return []
 
 

@@ -74,7 +74,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._headers_timer: asyncio.TimerHandle | None = None
         self._has_begun = False
         self._certificate: str | None = None
-        self._head_bytes = 0
+        self._in_headers = True
+        self._unread_bytes = 0
         self._refusal: GatewayError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -92,20 +93,18 @@ class GatewayProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; headers that have no end are not kept for as long as they come."""
+        """Take bytes; headers and trailers that have no end are not kept for as long as they come."""
         if self._refusal is not None:
             return
-        if self._headers_timer is not None:
-            self._head_bytes += len(data)
+        self._unread_bytes += len(data)
         super().data_received(data)
-        if self._headers_timer is not None and self._head_bytes > HEADER_BYTES_MAX:
-            self._refusal = _too_large()
-            self._stop_timer()
-            self._end_with(answer_of(self._refusal))
+        if self._unread_bytes > HEADER_BYTES_MAX and self._refusal is None:
+            self._refuse_flood()
 
     def on_message_begin(self) -> None:
         """Begin to count for this request, unless the connection itself is new."""
         super().on_message_begin()
+        self._in_headers = True
         if self._certificate is not None:
             self.scope["extensions"] = {"tls": {"client_cert_name": self._certificate}}
         if self._is_surplus:
@@ -116,7 +115,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop counting: from here on the body's own limits hold."""
         self._stop_timer()
-        self._head_bytes = 0
+        self._in_headers, self._unread_bytes = False, 0
         if sum(len(name) + len(value) for name, value in self.headers) > HEADER_BYTES_MAX:
             self._refusal = _too_large()
             # The parser turns this into `send_400_response`.
@@ -124,6 +123,21 @@ class GatewayProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._is_surplus and self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer is none: who has checked the headers has not seen it."""
+        if self._in_headers:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._unread_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the request."""
+        self._unread_bytes = 0
+        super().on_message_complete()
 
     def _should_upgrade(self) -> bool:
         """Say whether a request asks for a websocket; no other protocol is spoken here."""
@@ -160,7 +174,31 @@ class GatewayProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be read, and close."""
         self._stop_timer()
-        self._end_with(answer_of(self._refusal or BadRequest("the request is not valid HTTP/1.1")))
+        self._refusal = self._refusal or BadRequest("the request is not valid HTTP/1.1")
+        if self._leave_cycle():
+            # Another answer has begun, and would be torn apart.
+            self.transport.abort()
+        else:
+            self._end_with(answer_of(self._refusal))
+
+    def _refuse_flood(self) -> None:
+        """End a connection over which bytes come that are of no header, and of no body either."""
+        self._refusal = _too_large()
+        self._stop_timer()
+        if self._in_headers:
+            self._end_with(answer_of(self._refusal))
+        else:
+            # Within the framing of a body, whose request may be answered already.
+            self.transport.abort()
+
+    def _leave_cycle(self) -> bool:
+        """Tell a request that is being served that its client is gone; say whether its answer had begun."""
+        # uvicorn's types leave out that there is no cycle before the first request.
+        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+            return False
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        return self.cycle.response_started
 
     def _start_timer(self) -> None:
         if self._headers_timer is None:

@@ -51,6 +51,10 @@ TIE_TOKENS: Final = 128.0
 CHOICES: Final = 2
 """Of how many engines a miss gets the least loaded (Mitzenmacher, The Power of Two Choices)."""
 
+AWAY_TOKENS: Final = 256.0
+"""A miss leaves its two for an engine that has so much less to do, as a prefill in tokens: more than that is
+not waited for where another gateway may have sent the conversation, and may not."""
+
 
 class Affinity(StrEnum):
     """How a choice came about; the values are metric labels."""
@@ -168,7 +172,8 @@ class LeastCost:
 
     An engine over the bound is passed over. Where no engine holds anything worth mentioning, the two engines
     of the highest rendezvous rank are the two choices that a miss gets the least loaded of: so gateways that
-    know nothing of each other send a conversation to one of the same two.
+    know nothing of each other send a conversation to one of the same two, unless both have much more to do
+    than another.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -188,7 +193,9 @@ class LeastCost:
 
     def _missed(self, candidates: Sequence[Candidate], key: str) -> Candidate:
         by_rank = sorted(candidates, key=lambda candidate: -rendezvous_rank(key, candidate.engine.url))
-        return min(by_rank[:CHOICES], key=lambda candidate: candidate.demand)
+        own = min(by_rank[:CHOICES], key=lambda candidate: candidate.demand)
+        least = min(by_rank, key=lambda candidate: candidate.demand)
+        return own if own.demand <= least.demand + AWAY_TOKENS / least.prefill_rate else least
 
 
 def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:

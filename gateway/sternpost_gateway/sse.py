@@ -55,7 +55,7 @@ def data_of(event: bytes) -> bytes:
 
 def usage_of(event: bytes) -> dict[str, Any] | None:
     """Return the usage if this is the chunk that carries only it (`choices` is empty), else None."""
-    if not EMPTY_CHOICES.search(event) or b'"usage"' not in event:
+    if b'"usage"' not in event or not EMPTY_CHOICES.search(event):
         return None
     try:
         chunk = json.loads(data_of(event))

@@ -54,7 +54,8 @@ class WatchedFiles(Generic[Value]):
         """Keep up with the files, if there are any; runs until it is cancelled."""
         while self._paths:
             await asyncio.sleep(POLL_SECONDS)
-            if self.refresh():
+            # A disk that hangs holds up a thread, and no request.
+            if await asyncio.to_thread(self.refresh):
                 on_change()
 
     def _look(self) -> Fingerprint:

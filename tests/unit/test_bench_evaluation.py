@@ -15,11 +15,12 @@ from bench.common.engine_process import EngineSettings
 from bench.common.store import OutOfTime, RecordStore
 from bench.demo.progress import Progress
 from bench.evaluation.__main__ import Found, bounds_table, document_of
-from bench.evaluation.claims import BEST_PEER, CLAIMS, judge
+from bench.evaluation.claims import BEST_PEER, CLAIMS, Claim, judge
 from bench.evaluation.peers import litellm_settings
 from bench.evaluation.scope import QUICK, WHOLE, Amount, Scope
 from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
-from bench.evaluation.units import Run, pieces, recorded_units, run_all, unit_key, with_memory
+from bench.evaluation.units import Run, is_asked, pieces, recorded_units, run_all, unit_key, with_memory
+from bench.gateway.arms import LITELLM, SMG
 from bench.routing.routers import Router
 from sternpost_core.clock import SystemClock
 from sternpost_core.kill import KillLevel
@@ -30,6 +31,7 @@ from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.sample import Sample, Unit
 from sternpost_gateway.bench.summary import MEMORY, figures_of
 
+PEER_NAMES = ("vllm_router", SMG, LITELLM)
 SMALL: Scope = {"multi_turn_qa": Amount(1), "no_reuse": Amount(1, repeats=2)}
 MakeRun = Callable[..., Run]
 
@@ -162,6 +164,19 @@ def test_scopes_name_built_in_workloads_and_cover_the_claims(scope: Scope) -> No
     assert set() == set(scope) - known
     assert set() == {claim.bound.workload for claim in CLAIMS} - set(scope)
     assert known == set(WHOLE)
+
+
+@pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.bound.workload}-{claim.target}")
+def test_scopes_ask_whom_the_claims_are_about(scope: Scope, claim: Claim) -> None:
+    """A claim needs its target, what it is measured against, and beside other routers every one of them."""
+    workload = claim.bound.workload
+    known = [NO_CACHE, PLAIN, *PEER_NAMES, ANY_ENGINE, STERNPOST, HOP]
+    asked = {name for name in known if is_asked(workload, scope[workload], name)}
+    needed = {claim.target, *(PEER_NAMES if claim.against == BEST_PEER else [claim.against])}
+
+    assert set() == needed - asked
+    assert asked & set(PEER_NAMES), "another router is always there"
 
 
 def test_a_claim_is_judged_against_the_best_of_the_others() -> None:

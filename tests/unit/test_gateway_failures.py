@@ -14,7 +14,14 @@ import pytest
 
 from sternpost_fakes.engine import EVENT_STREAM, FakeEngine, running_engine
 from sternpost_fakes.fake_http import Reply
-from sternpost_fakes.gateway import QUICK, RunningGateway, eventually, running_gateway, with_timeouts
+from sternpost_fakes.gateway import (
+    QUICK,
+    WAIT_SECONDS_MAX,
+    RunningGateway,
+    eventually,
+    running_gateway,
+    with_timeouts,
+)
 from sternpost_gateway.settings import Settings
 
 CHAT = {"model": "other", "messages": [{"role": "user", "content": "hi"}]}
@@ -250,6 +257,25 @@ async def test_answer_that_does_not_begin_is_given_up(tmp_path: Path) -> None:
     ):
         engine.faults.hang = True
         response = await gateway.client.post("/v1/chat/completions", json=CHAT)
+
+        assert (504, "upstream_timeout", 1) == (response.status_code, code_of(response), len(engine.chats))
+        await eventually(lambda: engine.server.aborts == 1, GONE_SECONDS_MAX)
+
+
+async def test_stream_that_is_accepted_and_does_not_begin_is_given_up(tmp_path: Path) -> None:
+    """The first piece is due when an answer is, although pieces after it may take longer."""
+    timeouts = replace(QUICK, first_byte_seconds=0.2, idle_seconds=WAIT_SECONDS_MAX * 2)
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=with_timeouts(timeouts)) as gateway,
+    ):
+        engine.faults.reply = Reply(
+            headers=EVENT_STREAM,
+            framing="close",
+            pieces=(b"", b"data: [DONE]\n\n"),
+            delay_seconds=timeouts.idle_seconds,
+        )
+        response = await gateway.client.post("/v1/chat/completions", json={**CHAT, "stream": True})
 
         assert (504, "upstream_timeout", 1) == (response.status_code, code_of(response), len(engine.chats))
         await eventually(lambda: engine.server.aborts == 1, GONE_SECONDS_MAX)

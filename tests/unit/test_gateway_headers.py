@@ -53,6 +53,21 @@ def test_header_stays_here(name: str) -> None:
     assert {"x-app": "support"} == forwarded((name.encode(), b"x"), (b"x-app", b"support"))
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        pytest.param(b"support", "support", id="ascii"),
+        pytest.param("Zoë ✓".encode(), "Zoë ✓", id="utf-8"),
+        pytest.param("Zoë".encode("latin-1"), "Zoë", id="latin-1"),
+    ],
+)
+def test_values_are_read_as_they_were_meant(value: bytes, expected: str) -> None:
+    """UTF-8 is what the client library writes: it arrives as it came, and tenants have one name."""
+    headers = ((b"x-app", value),)
+
+    assert ({"x-app": expected}, {"x-app": expected}) == (forwarded(*headers), as_mapping(headers))
+
+
 def test_header_named_by_connection_stays_here() -> None:
     """A header that `connection` names is about this hop only."""
     assert {} == forwarded((b"connection", b"close, X-Hop"), (b"x-hop", b"1"))

@@ -14,7 +14,8 @@ import pytest
 
 from sternpost_fakes.engine import EVENT_STREAM, FakeEngine, running_engine
 from sternpost_fakes.fake_http import Reply
-from sternpost_fakes.gateway import RunningGateway, running_gateway
+from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
+from sternpost_gateway.http_protocol import HEADER_BYTES_MAX
 from sternpost_gateway.settings import Credentials, Settings
 
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "x-request-id"}
@@ -180,6 +181,94 @@ async def test_what_steers_an_engine_is_no_clients(tmp_path: Path, path: str) ->
 
         assert (404, "not_found") == (answer.status_code, answer.json()["error"]["code"])
         assert [] == engine.posts(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param("/v1/../metrics", id="in-plain"),
+        pytest.param("/v1/%2e%2e/metrics", id="escaped"),
+        pytest.param("/v1/files/a/..", id="at-the-end"),
+        pytest.param("/v1/files/..%2Fmetrics", id="with-an-escaped-slash"),
+    ],
+)
+async def test_path_that_steps_out_is_nobodys(tmp_path: Path, path: str) -> None:
+    """A server in front of an engine might follow it to what steers the engine."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, post(b"{}", path))
+
+        assert (404, "not_found") == (parts(answer)[0], json.loads(parts(answer)[2])["error"]["code"])
+        assert [] == [seen for seen in engine.server.seen if seen.method == "POST"]
+
+
+CHUNKED = (
+    b"POST %s HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\n"
+    b"x-tenant-id: acme\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/other"], ids=["read", "streamed"])
+async def test_trailers_are_no_headers(tmp_path: Path, path: bytes) -> None:
+    """Who has checked the headers in front of the gateway has not seen them."""
+    trailers = b"x-tenant-id: globex\r\nx-role: admin\r\nauthorization: Bearer other\r\n"
+    request = CHUNKED % path + b"2\r\n{}\r\n0\r\n" + trailers + b"\r\n"
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        await raw(gateway.url, request.replace(b"host: here", b"host: here\r\nconnection: close"))
+        (seen,) = engine.posts(path.decode())
+
+        assert b"{}" == seen.body
+        assert ["acme"] == [value for name, value in seen.headers if name.lower() == "x-tenant-id"]
+        assert not {"x-role", "authorization"} & {name.lower() for name, _ in seen.headers}
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        pytest.param(b"2\r\n{}\r\n0\r\nx-trailer: ", id="trailer"),
+        pytest.param(b"2;extension=", id="extension-of-a-chunk"),
+    ],
+)
+async def test_what_is_between_the_chunks_has_an_end(tmp_path: Path, begin: bytes) -> None:
+    """Nobody reads it, and its parser would keep all of it for as long as it comes."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        host, port = gateway.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(CHUNKED % b"/v1/chat/completions" + begin)
+        with suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"x" * HEADER_BYTES_MAX)
+                await writer.drain()
+                await asyncio.sleep(0.0)
+            assert b"" == await asyncio.wait_for(reader.read(), timeout=5)
+        writer.close()
+        await eventually(lambda: gateway.metric("sternpost_gateway_in_flight") == 0)
+
+        assert [] == engine.chats
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"\x16\x03" * HEADER_BYTES_MAX, 400, id="no-http"),
+        pytest.param(b"GET /v1/models HTTP/1.1\r\nx-a: " + b"b" * 2 * HEADER_BYTES_MAX, 431, id="no-end"),
+    ],
+)
+async def test_what_is_no_request_is_answered_once(tmp_path: Path, sent: bytes, status: int) -> None:
+    """However much of it comes at once."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, sent)
+
+        assert (status, 1) == (parts(answer)[0], answer.count(b"HTTP/1.1 "))
+
+
+async def test_body_that_stops_being_one_is_refused_and_its_request_ends(tmp_path: Path) -> None:
+    """The client reads why, and the engine is told that nobody waits."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, CHUNKED % b"/v1/other" + b"2\r\n{}\r\nno chunk\r\n")
+        await eventually(lambda: gateway.metric("sternpost_gateway_in_flight") == 0)
+
+        assert (400, 1) == (parts(answer)[0], answer.count(b"HTTP/1.1 "))
+        assert [] == engine.posts("/v1/other")
 
 
 async def test_upload_without_length_streams_through(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import logging
 import random
@@ -12,9 +14,10 @@ from typing import NoReturn
 import httpx
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.types import Message, Scope
 
 from sternpost_fakes.gateway_parts import ENGINE, FakeUpstream, make_parts
-from sternpost_gateway.errors import ConnectFailed, FirstByteTimeout
+from sternpost_gateway.errors import ConnectFailed, Disconnected, FirstByteTimeout
 from sternpost_gateway.fleet import FAILURES_MAX
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.route import Candidate, Choice, Demand, LeastLoaded
@@ -130,3 +133,64 @@ async def test_refusal_before_reading_frees_what_was_held() -> None:
     assert 1 == registry.get_sample_value(
         "sternpost_gateway_requests_total", {"policy": "", "arm": "all", "outcome": "invalid_json"}
     )
+
+
+SCOPE: Scope = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/chat/completions",
+    "query_string": b"",
+    "headers": [(b"content-length", str(len(BODY)).encode())],
+}
+
+
+async def exchange(pipeline: Pipeline) -> None:
+    """Serve one request whose client stays to the end, with nothing between it and the pipeline."""
+    body: list[Message] = [{"type": "http.request", "body": BODY, "more_body": False}]
+
+    async def receive() -> Message:
+        if not body:
+            await asyncio.Event().wait()
+        return body.pop()
+
+    async def send(message: Message) -> None:
+        pass
+
+    await pipeline(dict(SCOPE), receive, send)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(None, id="answered"),
+        pytest.param(ConnectFailed("gone"), id="no-connection"),
+        pytest.param(Disconnected("gone"), id="disconnected"),
+        pytest.param(FirstByteTimeout("late"), id="no-answer"),
+        pytest.param(RuntimeError("broken"), id="an-error-of-ours"),
+    ],
+)
+async def test_an_exchange_leaves_nothing_to_the_garbage_collector(error: Exception | None) -> None:
+    """It is looked for rarely: a cycle would keep a body for long after its request."""
+    pipeline = Pipeline(make_parts(FakeUpstream(error), CollectorRegistry()))
+    await exchange(pipeline)
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await exchange(pipeline)
+        # What the exchange has cancelled ends in the loop's next turns.
+        await asyncio.sleep(0.0)
+        await asyncio.sleep(0.0)
+        if error is not None:
+            # It is raised again and again here, and would keep all frames that it came through.
+            error.with_traceback(None)
+        gc.collect()
+        left = {type(found).__qualname__ for found in gc.garbage if _is_ours(found)}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+    assert set() == left
+
+
+def _is_ours(found: object) -> bool:
+    return type(found).__module__.startswith("sternpost")

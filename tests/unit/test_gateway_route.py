@@ -14,6 +14,7 @@ from sternpost_core.keys import rendezvous_rank
 from sternpost_gateway.errors import NoEngine
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.route import (
+    AWAY_TOKENS,
     Affinity,
     Candidate,
     Demand,
@@ -201,6 +202,24 @@ def test_miss_gets_the_less_loaded_of_the_keys_two_engines(reuse: dict[int, floa
 
     assert (first, Affinity.MISSED) == (at_rest.engine, at_rest.affinity)
     assert (second, Affinity.MISSED) == (loaded.engine, loaded.affinity)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "stays"),
+    [
+        pytest.param(AWAY_TOKENS, True, id="a-little-more-to-do"),
+        pytest.param(AWAY_TOKENS + 1.0, False, id="much-more-to-do"),
+    ],
+)
+def test_miss_leaves_the_keys_two_engines_for_one_with_much_less_to_do(ahead: float, stays: bool) -> None:
+    """That another gateway may have sent the conversation there is worth a short wait, and no more."""
+    own = sorted(ENGINES, key=lambda engine: -rendezvous_rank("key", engine.url))[:2]
+    offered = [
+        Candidate(engine, 0, ahead_tokens=ahead if engine in own else 0.0, prefill_rate=RATE)
+        for engine in ENGINES
+    ]
+
+    assert stays is (least_cost().choose(offered, CHAT).engine in own)
 
 
 def test_misses_spread_as_evenly_as_two_choices_do() -> None:

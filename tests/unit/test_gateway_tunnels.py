@@ -16,7 +16,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 
-from sternpost_fakes.gateway import RunningGateway, eventually, running_gateway
+from sternpost_fakes.gateway import QUICK, RunningGateway, eventually, running_gateway, with_timeouts
 from sternpost_gateway.client_keys import digest_of
 from sternpost_gateway.settings import Credentials, Settings
 
@@ -210,11 +210,12 @@ async def test_engine_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
 
 
 async def test_next_engine_is_tried_where_one_is_gone(tmp_path: Path) -> None:
-    """Once, and only while no connection could be opened."""
+    """Once, and only while no connection could be opened; nobody else has noticed that it is gone."""
+    unasked = with_timeouts(replace(QUICK, probe_period_seconds=60.0, info_period_seconds=60.0))
     async with (
         running_socket_engine(SocketEngine()) as one,
         running_socket_engine(SocketEngine()) as two,
-        running_gateway(tmp_path, [one.url, two.url], policy="") as gateway,
+        running_gateway(tmp_path, [one.url, two.url], policy="", settings=unasked) as gateway,
     ):
         assert one.server is not None
         one.server.close()

@@ -158,6 +158,10 @@ def make_parts_for(around: Surroundings, upstream: Upstream, metrics: Metrics) -
             live=Live(around.policies, around.kills),
         ),
         router=routing.router,
-        forward=Forward(upstream, EngineKeys(settings.credentials, lambda: settings.engine_key)),
+        forward=Forward(
+            upstream,
+            EngineKeys(settings.credentials, lambda: settings.engine_key),
+            settings.timeouts.first_byte_seconds,
+        ),
         metrics=metrics,
     )
