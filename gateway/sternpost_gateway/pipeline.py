@@ -299,6 +299,7 @@ class Pipeline:
         try:
             self._observer.observe(composed.planned)
             self._parts.shadow.offer(composed, report)
+            self._want_counts(composed.planned, composed.engine)
         except Exception as error:  # noqa: BLE001
             # Learning is an extra: no exchange may fail for it.
             request_id = composed.planned.identified.received.request_id
@@ -429,16 +430,15 @@ class Pipeline:
             parts.warmer.note(planned.wish)
         if composed.outlook.wanted is not None:
             parts.builder.want(engine, composed.outlook.wanted)
-        self._want_facts(planned, engine)
+        if depends_on_template(planned):
+            parts.prompts.chat_templates.want(engine, planned.identified.model)
         return composed
 
-    def _want_facts(self, planned: Planned, engine: Engine) -> None:
-        """Have asked of an engine what is not known yet about a prompt of a policy, in the background."""
-        prompts, document = self._parts.prompts, planned.segmented.canonicalized.document
-        if depends_on_template(planned):
-            prompts.chat_templates.want(engine, planned.identified.model)
-        if planned.versions and planned.segmented.chat is not None and document is not None:
-            prompts.segment_tokens.want(engine, Fixed(document, planned.segmented.chat))
+    def _want_counts(self, planned: Planned, engine: Engine) -> None:
+        """Have a policy's segments counted in the background, now that the engine has answered the prompt."""
+        chat, document = planned.segmented.chat, planned.segmented.canonicalized.document
+        if planned.versions and chat is not None and document is not None:
+            self._parts.prompts.segment_tokens.want(engine, Fixed(document, chat))
 
     def _policy_headers(self, composed: Composed) -> list[tuple[bytes, bytes]]:
         planned, outlook = composed.planned, composed.outlook

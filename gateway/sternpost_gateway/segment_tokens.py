@@ -1,8 +1,9 @@
 """
 How many tokens a policy's prefixes and tails have: as the engine counts them, an estimate until then.
 
-Counting happens in the background, once for each content id: the estimate in a thread, because it takes
-longer than everything else that is done with a request, and the engine's count by `/tokenize`. The
+Counting happens in the background, once for each content id that comes a second time: the estimate in a
+thread, because it takes longer than everything else that is done with a request, and the engine's count by
+`/tokenize`. What comes once only, as each prompt of some traffic does, is not worth an engine's time. The
 conversations that the engine is given consist of the fixed parts and made-up words.
 """
 
@@ -63,6 +64,7 @@ class SegmentTokens:
         self._clock = clock
         self._counts: Bounded[ContentId, TokenCount] = Bounded(counts_max)
         self._not_before: Bounded[ContentId, float] = Bounded(counts_max)
+        self._met: Bounded[ContentId, bool] = Bounded(counts_max)
         self._counting: set[ContentId] = set()
         self._work = BackgroundWork()
 
@@ -71,8 +73,9 @@ class SegmentTokens:
         return self._counts.get(content_id)
 
     def want(self, engine: Engine, fixed: Fixed) -> None:
-        """Have a prompt's fixed parts counted, unless they are, or somebody is at it or has just tried."""
-        unknown = [content_id for content_id in fixed.ids if not self._is_settled(content_id)]
+        """Have parts that come again counted, unless they are, or somebody is at it or has just tried."""
+        back = [content_id for content_id in fixed.ids if self._has_come_back(content_id)]
+        unknown = [content_id for content_id in back if not self._is_settled(content_id)]
         if unknown and not self._counting.intersection(unknown) and len(self._counting) < COUNTING_MAX:
             self._counting.update(unknown)
             self._work.start(self._count(engine, fixed.read(), unknown))
@@ -84,6 +87,12 @@ class SegmentTokens:
     async def close(self) -> None:
         """Stop counting."""
         await self._work.close()
+
+    def _has_come_back(self, content_id: ContentId) -> bool:
+        if self._met.get(content_id):
+            return True
+        self._met.put(content_id, True)
+        return False
 
     def _is_settled(self, content_id: ContentId) -> bool:
         known = self._counts.get(content_id)

@@ -58,6 +58,12 @@ def tokenizer(asked: list[dict[str, Any]]) -> Callable[[httpx.Request], httpx.Re
     return answer
 
 
+def meet(counts: SegmentTokens, parts: Fixed) -> SegmentTokens:
+    """Let the parts come for the first time."""
+    counts.want(ENGINE, parts)
+    return counts
+
+
 def fixed(path: str = "/v1/chat/completions", **fields: Any) -> Fixed:
     """Return the fixed parts of a prompt."""
     body = fields or {"messages": [SYSTEM, {**USER, "content": SECRET_WORDS}, TAIL]}
@@ -70,8 +76,8 @@ def fixed(path: str = "/v1/chat/completions", **fields: Any) -> Fixed:
 async def test_engine_counts_each_segment_once() -> None:
     """Prefix and tail are counted apart, from made-up conversations, and never again."""
     asked: list[dict[str, Any]] = []
-    counts = counting(tokenizer(asked), FakeClock())
     parts = fixed()
+    counts = meet(counting(tokenizer(asked), FakeClock()), parts)
     for _ in range(3):
         counts.want(ENGINE, parts)
         await counts.idle()
@@ -80,6 +86,22 @@ async def test_engine_counts_each_segment_once() -> None:
     assert TokenCount(len("^<system>You help .</><user>"), ENGINE_SOURCE) == counts.of(prefix)
     assert TokenCount(len("<system>rules</><assistant>"), ENGINE_SOURCE) == counts.of(tail)
     assert 4 == len(asked) and SECRET_WORDS not in json.dumps(asked)
+
+
+async def test_what_comes_once_is_not_counted() -> None:
+    """Of a prompt that begins anew each time, only the tail that it shares with others is asked for."""
+    asked: list[dict[str, Any]] = []
+    counts = counting(tokenizer(asked), FakeClock())
+    prompts = [
+        fixed(messages=[{**SYSTEM, "content": f"It is {hour} o'clock ."}, USER, TAIL]) for hour in range(4)
+    ]
+    for parts in prompts:
+        counts.want(ENGINE, parts)
+        await counts.idle()
+
+    assert [None] * 4 == [counts.of(parts.ids[0]) for parts in prompts]
+    assert {counts.of(parts.ids[1]) is not None for parts in prompts} == {True}
+    assert 2 == len(asked)
 
 
 async def test_estimate_stands_until_the_engine_answers() -> None:
@@ -91,7 +113,8 @@ async def test_estimate_stands_until_the_engine_answers() -> None:
         asked.append(request)
         return httpx.Response(404)
 
-    counts, parts = counting(missing, clock), fixed()
+    parts = fixed()
+    counts = meet(counting(missing, clock), parts)
     for seconds in (0.0, 0.0, FAILED_SECONDS):
         clock.advance(seconds)
         counts.want(ENGINE, parts)
@@ -105,8 +128,8 @@ async def test_estimate_stands_until_the_engine_answers() -> None:
 async def test_responses_are_counted_as_the_chats_they_stand_for() -> None:
     """Instructions count as a system message."""
     asked: list[dict[str, Any]] = []
-    counts = counting(tokenizer(asked), FakeClock())
     parts = fixed(RESPONSES_PATH, instructions="You help .", input=SECRET_WORDS)
+    counts = meet(counting(tokenizer(asked), FakeClock()), parts)
     counts.want(ENGINE, parts)
     await counts.idle()
 
