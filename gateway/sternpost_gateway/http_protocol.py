@@ -145,7 +145,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Take the connection over from HTTP, and hand it to the application as a stream of bytes."""
-        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
+        if self._is_serving:
             # Its answer would come after that of the request in front of it, which has not ended.
             self.send_400_response("")
             return
@@ -191,10 +191,14 @@ class GatewayProtocol(HttpToolsProtocol):
             # Within the framing of a body, whose request may be answered already.
             self.transport.abort()
 
+    @property
+    def _is_serving(self) -> bool:
+        # uvicorn's types leave out that there is no cycle before the first request.
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+
     def _leave_cycle(self) -> bool:
         """Tell a request that is being served that its client is gone; say whether its answer had begun."""
-        # uvicorn's types leave out that there is no cycle before the first request.
-        if self.cycle is None or self.cycle.response_complete:  # type: ignore[redundant-expr]
+        if not self._is_serving:
             return False
         self.cycle.disconnected = True
         self.cycle.message_event.set()
@@ -211,8 +215,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _on_slow(self) -> None:
         self._headers_timer = None
-        # uvicorn's types leave out that there is no cycle before the first request.
-        if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
+        if self._is_serving:
             # A pipelined request behind one that is still being answered: that answer comes first.
             self._start_timer()
         elif self._has_begun:

@@ -74,8 +74,11 @@ class SegmentTokens:
 
     def want(self, engine: Engine, fixed: Fixed) -> None:
         """Have parts that come again counted, unless they are, or somebody is at it or has just tried."""
-        back = [content_id for content_id in fixed.ids if self._has_come_back(content_id)]
-        unknown = [content_id for content_id in back if not self._is_settled(content_id)]
+        unknown = [
+            content_id
+            for content_id in fixed.ids
+            if self._has_come_back(content_id) and not self._is_settled(content_id)
+        ]
         if unknown and not self._counting.intersection(unknown) and len(self._counting) < COUNTING_MAX:
             self._counting.update(unknown)
             self._work.start(self._count(engine, fixed.read(), unknown))

@@ -66,10 +66,8 @@ class CrdSchema:
         validator = jsonschema.Draft4Validator(dict(self.root))
         wrong = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(whole)]
         # CEL rules are only looked at where the schema itself holds.
-        return wrong or [
-            *_unknown(whole, self.root, ""),
-            *_rules(whole, self.root, "", self.defaulted(old or {})),
-        ]
+        replaced = None if old is None else self.defaulted(old)
+        return wrong or [*_unknown(whole, self.root, ""), *_rules(whole, self.root, "", replaced)]
 
 
 def _fill(value: Any, schema: Node) -> None:
