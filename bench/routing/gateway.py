@@ -15,11 +15,11 @@ from sternpost_core.clock import SystemClock
 from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
 from sternpost_gateway.engine_api import control_client
+from sternpost_gateway.pooled_upstream import PooledUpstream
 from sternpost_gateway.route import LeastCost, LeastLoaded, Rendezvous, Strategy
 from sternpost_gateway.router import Strategies
 from sternpost_gateway.server import configure_logging, server_config
 from sternpost_gateway.settings import Settings
-from sternpost_gateway.upstream import PooledUpstream
 
 STRATEGIES: Final[Mapping[str, Callable[[random.Random], Strategy]]] = {
     "sternpost": LeastCost,

@@ -378,7 +378,6 @@ async def _running(
             await stack.enter_async_context(answering_siblings(own, worker, kills))
             parts.metrics.show_levels(kills.table)
         parts.metrics.in_flight.set_function(lambda: parts.admission.in_flight)
-        await upstream.open()
         # Released in reverse: first what starts requests, then what they travel on.
         stack.push_async_callback(parts.tracing.close)
         stack.push_async_callback(upstream.close)

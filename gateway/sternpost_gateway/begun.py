@@ -7,7 +7,6 @@ the body has told a client nothing, and may be asked of another engine; so that 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -41,22 +40,19 @@ def is_stream(response: UpstreamResponse) -> bool:
     return response.status == OK and value_of(response.headers, b"content-type").startswith(EVENT_STREAM)
 
 
-async def begun(response: UpstreamResponse, deadline: float) -> UpstreamResponse:
+async def begun(response: UpstreamResponse) -> UpstreamResponse:
     """
     Return a stream when its first piece has come; whatever ends the waiting ends the exchange, too.
 
-    `deadline` is when it is waited for no longer, by the event loop's clock, in seconds.
-
     Raises:
         Disconnected: the engine ended the stream before its first piece.
-        FirstByteTimeout: the first piece had not come by then.
+        FirstByteTimeout: nothing came of it for too long.
     """
     with ExitStack() as stack:
         stack.callback(response.close)
         try:
-            async with asyncio.timeout_at(deadline):
-                piece = await response.read()
-        except (TimeoutError, UpstreamStalled):
+            piece = await response.read()
+        except UpstreamStalled:
             raise FirstByteTimeout("the engine did not answer in time") from None
         except UpstreamCut as error:
             raise Disconnected("the engine ended the stream before it answered") from error

@@ -8,7 +8,7 @@ from sternpost_gateway.begun import begun, is_stream
 from sternpost_gateway.client import Client
 from sternpost_gateway.compose import Composed, Metering
 from sternpost_gateway.engine_keys import EngineKeys
-from sternpost_gateway.errors import PoolMisconfigured
+from sternpost_gateway.errors import FirstByteTimeout, PoolMisconfigured
 from sternpost_gateway.fleet import Engine
 from sternpost_gateway.headers import upstream_headers
 from sternpost_gateway.plan import wants_stream
@@ -21,7 +21,7 @@ class Forward:
     """
     Sends composed requests with the pool's credentials.
 
-    A stream's first piece is due when an answer's first byte is: `first_byte_seconds` after it was asked for.
+    An answer's first byte, and a stream's first piece, are due within `first_byte_seconds`.
     """
 
     def __init__(self, upstream: Upstream, keys: EngineKeys, first_byte_seconds: float) -> None:
@@ -38,15 +38,20 @@ class Forward:
 
         Raises:
             PoolMisconfigured: the pool's key is missing; nothing is sent.
-            ConnectFailed, Disconnected, FirstByteTimeout: as `Upstream.send` says.
+            FirstByteTimeout: it did not begin within `first_byte_seconds`.
+            ConnectFailed, Disconnected, UpstreamCut: as `Upstream.send` says.
         """
-        deadline = asyncio.get_running_loop().time() + self._first_byte_seconds
-        response = await self._upstream.send(self._request(composed, client, again))
-        if wants_stream(composed.planned) and is_stream(response):
-            return await begun(response, deadline)
-        return response
+        request, is_awaited = self._request(composed, client, again), wants_stream(composed.planned)
+        try:
+            async with asyncio.timeout(self._first_byte_seconds):
+                response = await self._upstream.send(request)
+                return await begun(response) if is_awaited and is_stream(response) else response
+        except TimeoutError:
+            raise FirstByteTimeout("the engine did not answer in time") from None
 
-    def headers(self, received: Received, engine: Engine, *, identity: bool = False) -> list[tuple[str, str]]:
+    def headers(
+        self, received: Received, engine: Engine, *, identity: bool = False
+    ) -> list[tuple[bytes, bytes]]:
         """
         Return what an engine gets of a request's headers, and the pool's credentials.
 
@@ -63,16 +68,15 @@ class Forward:
 
     def _request(self, composed: Composed, client: Client, again: bool) -> UpstreamRequest:
         received = composed.planned.identified.received
-        url = composed.engine.url + received.target
         identity = composed.outlook.hint is not None and composed.metering is not Metering.NONE
         headers = self.headers(received, composed.engine, identity=identity)
         if composed.body is not None:
-            return UpstreamRequest(received.method, url, headers, composed.body, fresh=again)
+            return UpstreamRequest(
+                received.method, composed.engine.url, received.target, headers, composed.body, again
+            )
         # With the client's own framing: a declared length stays, and without one the body goes out in chunks.
         headers.extend(
-            ("content-length", value.decode("latin-1"))
-            for name, value in received.headers
-            if name == b"content-length" and received.has_body
+            item for item in received.headers if item[0] == b"content-length" and received.has_body
         )
         body = client.stream_body() if received.has_body else None
-        return UpstreamRequest(received.method, url, headers, body, fresh=again)
+        return UpstreamRequest(received.method, composed.engine.url, received.target, headers, body, again)

@@ -52,7 +52,7 @@ ZERO_WEIGHT: Final = re.compile(r"0(\.0{0,3})?")
 
 
 def text_of(value: bytes) -> str:
-    """Return a header's value as text: as UTF-8, which the HTTP client writes again, else as Latin-1."""
+    """Return a header's value as text: as UTF-8, else as Latin-1."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -84,7 +84,7 @@ def upstream_headers(
     engine_key: str | None,
     *,
     identity: bool = False,
-) -> list[tuple[str, str]]:
+) -> list[tuple[bytes, bytes]]:
     """
     Return what an engine receives of a client's headers.
 
@@ -92,15 +92,15 @@ def upstream_headers(
     """
     dropped = HOP_BY_HOP | CLIENT_OWNED | CREDENTIAL_HEADERS | connection_names(headers)
     kept = [
-        (name.decode("latin-1"), text_of(value))
-        for name, value in headers
-        if name not in dropped and name != PICKER_HEADER and not name.startswith(RESERVED_PREFIX)
+        item
+        for item in headers
+        if item[0] not in dropped and item[0] != PICKER_HEADER and not item[0].startswith(RESERVED_PREFIX)
     ]
-    if identity and all(_allows_identity(value) for name, value in kept if name == "accept-encoding"):
-        kept = [item for item in kept if item[0] != "accept-encoding"]
-        kept.append(("accept-encoding", "identity"))
-    kept.extend(("authorization", value) for value in _authorization(headers, credentials, engine_key))
-    kept.append(("x-request-id", request_id))
+    if identity and all(_allows_identity(value) for name, value in kept if name == b"accept-encoding"):
+        kept = [item for item in kept if item[0] != b"accept-encoding"]
+        kept.append((b"accept-encoding", b"identity"))
+    kept.extend((b"authorization", value) for value in _authorization(headers, credentials, engine_key))
+    kept.append((b"x-request-id", request_id.encode()))
     return kept
 
 
@@ -128,11 +128,11 @@ def connection_names(headers: Headers) -> frozenset[bytes]:
     )
 
 
-def _authorization(headers: Headers, credentials: Credentials, engine_key: str | None) -> list[str]:
+def _authorization(headers: Headers, credentials: Credentials, engine_key: str | None) -> list[bytes]:
     if credentials is Credentials.REPLACE:
-        return [f"Bearer {engine_key}"]
+        return [f"Bearer {engine_key}".encode()]
     if credentials is Credentials.FORWARD:
-        return [text_of(value) for name, value in headers if name == b"authorization"]
+        return [value for name, value in headers if name == b"authorization"]
     return []
 
 
@@ -148,13 +148,13 @@ def accepts_coding(headers: Headers, coding: str) -> bool:
     return ZERO_WEIGHT.fullmatch(weight) is None
 
 
-def _allows_identity(accept_encoding: str) -> bool:
+def _allows_identity(accept_encoding: bytes) -> bool:
     """
     Say whether an Accept-Encoding header allows an uncompressed answer.
 
     It always does, unless `identity` or, without `identity` being named, `*` has the weight 0.
     """
-    weights = _weights(accept_encoding)
+    weights = _weights(accept_encoding.decode("latin-1"))
     weight = weights.get("identity", weights.get("*", "1"))
     return ZERO_WEIGHT.fullmatch(weight) is None
 

@@ -35,7 +35,6 @@ TRACES_PATH: Final = "/v1/traces"
 """Below an endpoint, where OTLP takes traces over HTTP."""
 
 CONTEXT_HEADERS: Final = (b"traceparent", b"tracestate")
-CONTEXT_NAMES: Final = frozenset(name.decode() for name in CONTEXT_HEADERS)
 """The headers of W3C Trace Context."""
 
 CLOSE_SECONDS_MAX: Final = 3.0
@@ -80,11 +79,12 @@ class OtelTrace:
         self._span.set_status(Status(StatusCode.ERROR))
         self._span.set_attribute("error.type", kind)
 
-    def propagated(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def propagated(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the headers with the span's context; an engine's spans are beneath this one then."""
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, set_span_in_context(self._span))
-        return [item for item in headers if item[0] not in CONTEXT_NAMES] + list(carrier.items())
+        own = [(name.encode(), value.encode()) for name, value in carrier.items()]
+        return [item for item in headers if item[0] not in CONTEXT_HEADERS] + own
 
 
 class OtelTracing:

@@ -41,10 +41,10 @@ from sternpost_gateway.engine_api import control_client
 from sternpost_gateway.http_protocol import protocol_with
 from sternpost_gateway.listening import bound_socket
 from sternpost_gateway.metrics import Metrics
+from sternpost_gateway.pooled_upstream import PooledUpstream
 from sternpost_gateway.settings import Limits, Settings, Timeouts, Traces
 from sternpost_gateway.tls import Tls, engine_tls, server_tls
 from sternpost_gateway.tracing import NO_TRACING, REQUEST, Tracing
-from sternpost_gateway.upstream import PooledUpstream
 from sternpost_gateway.workers import supervise
 
 logger = logging.getLogger(__name__)

@@ -67,7 +67,7 @@ class Trace(Protocol):
     def failed(self, kind: str) -> None:
         """Note that the request has failed on this side, and how."""
 
-    def propagated(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def propagated(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return an engine's request headers with the trace's context in the place of the client's."""
 
 
@@ -111,7 +111,7 @@ class NoTrace:
     def failed(self, kind: str) -> None:
         """Do nothing."""
 
-    def propagated(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def propagated(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the headers as they are, a client's own trace context among them."""
         return headers
 

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Final
 
 from sternpost_gateway.errors import Answer
+from sternpost_gateway.request_head import head_bytes
 
 BUFFER_BYTES: Final = 64 * 1024
 """Held of each direction while the other side is slower; beyond it the sender is not read from."""
@@ -60,11 +61,10 @@ def answer_bytes(answer: Answer, request_id: str) -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + answer.body
 
 
-def request_bytes(method: str, target: str, host: str, headers: Sequence[tuple[str, str]]) -> bytes:
+def request_bytes(method: str, target: str, host: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return the head of a request that asks for a websocket."""
-    own = [("host", host), ("connection", "Upgrade"), ("upgrade", "websocket")]
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in (*own, *headers))]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    own = (b"host", host.encode("latin-1")), (b"connection", b"Upgrade"), (b"upgrade", b"websocket")
+    return head_bytes(method, target, (*own, *headers))
 
 
 async def relay(client: Stream, engine: Stream, *, idle_seconds: float, stall_seconds: float) -> None:

@@ -64,7 +64,7 @@ class PrefillingUpstream(FakeUpstream):
         """Compute and answer."""
         assert isinstance(request.body, bytes), "a body that was read is sent whole"
         engine = self.engines[request.url.removesuffix(CHAT)]
-        session = dict(request.headers)["x-session-id"]
+        session = dict(request.headers)[b"x-session-id"].decode()
         tokens = engine.uncached_tokens(session, request.body)
         is_cold = tokens >= LIMITS.cold_tokens
         engine.cold += is_cold

@@ -92,9 +92,6 @@ class Engines:
         default_factory=lambda: {port: set() for port in PORTS}
     )
 
-    async def open(self) -> None:
-        """Do nothing."""
-
     async def close(self) -> None:
         """Do nothing."""
 

@@ -12,9 +12,6 @@ from sternpost_fakes.virtual_time import run_virtual
 from sternpost_gateway.begun import begun, is_stream
 from sternpost_gateway.errors import Disconnected, FirstByteTimeout, UpstreamCut, UpstreamStalled
 
-NEVER = 1e9
-"""A deadline, in seconds, that no test comes to."""
-
 STREAM = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
 JSON = ((b"content-type", b"application/json"),)
 
@@ -60,7 +57,7 @@ def test_only_an_accepted_stream_is_waited_for(
 
 async def test_pieces_come_in_their_order() -> None:
     """The piece that was waited for first, and the end as an end."""
-    answer = await begun(Scripted([b"a", b"b", b""]), NEVER)
+    answer = await begun(Scripted([b"a", b"b", b""]))
 
     assert [b"a", b"b", b""] == [await answer.read() for _ in range(3)]
     assert (200, STREAM) == (answer.status, answer.headers)
@@ -79,14 +76,14 @@ async def test_stream_that_ends_before_its_first_piece_has_not_begun(
     """The first may be asked of another engine; the second may still be at work."""
     response = Scripted([found])
     with pytest.raises(expected):
-        await begun(response, NEVER)
+        await begun(response)
 
     assert 1 == response.closed
 
 
 async def test_what_ends_a_stream_that_has_begun_is_a_cut() -> None:
     """Nobody may be asked again."""
-    answer = await begun(Scripted([b"a", UpstreamCut("cut")]), NEVER)
+    answer = await begun(Scripted([b"a", UpstreamCut("cut")]))
     await answer.read()
 
     with pytest.raises(UpstreamCut):
@@ -98,7 +95,7 @@ def test_client_that_leaves_meanwhile_ends_the_exchange() -> None:
     response = Scripted([])
 
     async def main() -> None:
-        waiting = asyncio.ensure_future(begun(response, NEVER))
+        waiting = asyncio.ensure_future(begun(response))
         await asyncio.sleep(1.0)
         waiting.cancel()
         with suppress(asyncio.CancelledError):
@@ -107,15 +104,3 @@ def test_client_that_leaves_meanwhile_ends_the_exchange() -> None:
     run_virtual(lambda clock: main())
 
     assert 1 == response.closed
-
-
-def test_an_engine_that_has_accepted_a_stream_has_no_more_time_for_it_than_for_any_answer() -> None:
-    """Its headers say nothing: a hanging engine sends them, too."""
-    response = Scripted([])
-
-    async def main() -> float:
-        with pytest.raises(FirstByteTimeout):
-            await begun(response, 120.0)
-        return asyncio.get_running_loop().time()
-
-    assert (120.0, 1) == (run_virtual(lambda clock: main()), response.closed)

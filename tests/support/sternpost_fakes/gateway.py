@@ -17,11 +17,11 @@ from sternpost_gateway.admin import Lifecycle
 from sternpost_gateway.app import create_app
 from sternpost_gateway.dialer import Dialer
 from sternpost_gateway.engine_api import control_client
+from sternpost_gateway.pooled_upstream import PooledUpstream
 from sternpost_gateway.server import Server, open_socket, server_config
 from sternpost_gateway.settings import Settings, Timeouts
 from sternpost_gateway.tls import engine_tls
 from sternpost_gateway.tracing import NO_TRACING, Tracing
-from sternpost_gateway.upstream import PooledUpstream
 
 WAIT_SECONDS_MAX = 5.0
 """No condition of a test may take longer."""

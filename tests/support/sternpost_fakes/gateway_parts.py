@@ -78,9 +78,6 @@ class FakeUpstream:
     sent: list[UpstreamRequest] = field(default_factory=list)
     responses: list[FakeResponse] = field(default_factory=list)
 
-    async def open(self) -> None:
-        """Do nothing."""
-
     async def send(self, request: UpstreamRequest) -> UpstreamResponse:
         """Answer, or fail."""
         self.sent.append(request)

@@ -59,9 +59,6 @@ class SimNetwork:
     timeouts: Timeouts
     on_send: Callable[[], None] = lambda: None
 
-    async def open(self) -> None:
-        """Do nothing."""
-
     async def close(self) -> None:
         """Do nothing."""
 
@@ -74,7 +71,7 @@ class SimNetwork:
             raise ConnectFailed("the engine cannot be reached")
         assert isinstance(request.body, bytes), "the simulated clients send what is looked into"
         body = json.loads(request.body)
-        work = engine.arrive(body, dict(request.headers)["x-request-id"], self.clock.monotonic())
+        work = engine.arrive(body, dict(request.headers)[b"x-request-id"].decode(), self.clock.monotonic())
         if engine.failing:
             return SimResponse(500, ((b"content-type", b"application/json"),), _once(b"{}"), 1.0)
         try:
