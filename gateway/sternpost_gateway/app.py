@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
 from sternpost_core.errors import OperatingError
@@ -37,7 +37,6 @@ from sternpost_gateway.discovery import DnsDiscovery, Members, OnEngines, resolv
 from sternpost_gateway.engine_api import EngineApi
 from sternpost_gateway.engine_keys import EngineKeys
 from sternpost_gateway.engine_paths import is_for_engines
-from sternpost_gateway.errors import NotFound, answer_of
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.forward import Forward
 from sternpost_gateway.kill_file import KillFile
@@ -46,6 +45,7 @@ from sternpost_gateway.kills import Kills, KillTable, Latch, OnLatch
 from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.model_list import ModelList
+from sternpost_gateway.own_paths import own_paths
 from sternpost_gateway.pipeline import Parts, Pipeline
 from sternpost_gateway.prober import Prober
 from sternpost_gateway.prompts import make_prompts
@@ -122,7 +122,6 @@ def create_app(
     keys, key_files = _engine_keys(settings)
     on_config, on_engines = _on_config(kills, metrics, versions, keys), members.source("cluster")
     source, keep_current = _config_source(settings, clock, chance, on_config, on_engines, keys)
-    kill_file = _load_kill_file(settings.kill_file, kills)
     api = EngineApi(control, settings.timeouts, keys.own)
     prompts = make_prompts(api, clock, versions, routing.estimates.tokens, settings.token_estimate)
     builder = TailBuilder(api, tails, metrics, routing.budget, routing.fleet)
@@ -154,10 +153,11 @@ def create_app(
         metrics=metrics,
         tracing=tracing,
     )
-    admin = _admin(parts, source, kills, kill_file, registry, lifecycle)
+    admin = _admin(parts, source, kills, _load_kill_file(settings.kill_file, kills), registry, lifecycle)
     jobs = _jobs(parts, keep_current, api, admin)
     jobs |= _outer_jobs(settings, routing, members, {**files, **key_files})
-    own = _own(admin, settings.worker, lambda app: _running(app, parts, kills, jobs, api, upstream))
+    routes = [*admin.routes(), *_ui(admin, settings.worker).routes()]
+    own = own_paths(routes, lambda app: _running(app, parts, kills, jobs, api, upstream))
     return _entrance(parts, own, dialer or Dialer(settings.timeouts))
 
 
@@ -180,13 +180,6 @@ def _routing(
         shadow_share=settings.shadow_share,
         on_outcome=metrics.gated,
     )
-
-
-def _own(admin: Admin, worker: Worker | None, lifespan: Lifespan[Starlette]) -> Starlette:
-    """Return the gateway's own endpoints, whose life is that of the gateway."""
-    own = Starlette(routes=[*admin.routes(), *_ui(admin, worker).routes()], lifespan=lifespan)
-    own.mount("/", _nowhere)
-    return own
 
 
 def _admin(
@@ -458,10 +451,3 @@ def is_warm(parts: Parts, key: TailKey) -> bool:
     """Say whether a tail is to be on every engine: its policy says so, and it may be read."""
     policy = next((one for one in parts.policies().policies if one.full_name == key.policy), None)
     return policy is not None and policy.warm and may_warm(parts.kills(), key)
-
-
-async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer for every path that is neither below `/v1` nor one of our own."""
-    answer = answer_of(NotFound("there is nothing at this path; models are served below /v1"))
-    await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
-    await send({"type": "http.response.body", "body": answer.body})

@@ -59,6 +59,10 @@ class NotFound(GatewayError):
     """No such path, or the admin interface is not configured."""
 
 
+class MethodNotAllowed(GatewayError):
+    """There is something at this path, which does not take this method."""
+
+
 class ModelNotFound(GatewayError):
     """No engine serves the model."""
 
@@ -150,6 +154,7 @@ MEANINGS: Final[Mapping[type[Exception], Meaning]] = {
     Unauthorized: Meaning(401, "invalid_request_error", "invalid_api_key"),
     Forbidden: Meaning(403, "permission_error", "forbidden"),
     NotFound: Meaning(404, "invalid_request_error", "not_found"),
+    MethodNotAllowed: Meaning(405, "invalid_request_error", "method_not_allowed"),
     ModelNotFound: Meaning(404, "invalid_request_error", "model_not_found"),
     TooSlow: Meaning(408, "invalid_request_error", "request_too_slow"),
     HeadersTooLarge: Meaning(431, "invalid_request_error", "headers_too_large"),
