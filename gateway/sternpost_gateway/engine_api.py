@@ -7,6 +7,7 @@ checked before they are believed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeGuard
@@ -30,6 +31,10 @@ MODELS_MAX: Final = 4096
 
 TOKENS_MAX: Final = 1_000_000
 """Tokens in one answer of /tokenize: more than any context window."""
+
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of one answer, as many as the most tokens take; what an engine sends beyond is not kept."""
 
 
 class ControlFailed(OperatingError):
@@ -60,10 +65,10 @@ class EngineApi:
     async def health(self, engine: Engine) -> Health:
         """Ask for the engine's health, for as long as one probe may take."""
         try:
-            response = await self._client.get(engine.url + "/health", timeout=self._timeouts.probe_seconds)
+            response = await self._ask("GET", engine.url + "/health", self._timeouts.probe_seconds)
         except httpx.ConnectError:
             return Health.DOWN
-        except httpx.HTTPError:
+        except (httpx.HTTPError, TimeoutError, ControlFailed):
             return Health.SILENT
         return Health.UP if response.is_success else Health.DOWN
 
@@ -162,11 +167,31 @@ class EngineApi:
         if (key := self._key_of(engine)) is not None:
             headers["authorization"] = f"Bearer {key}"
         try:
-            return await self._client.request(
-                method, engine.url + path, content=body, headers=headers, timeout=timeout_seconds
-            )
-        except httpx.HTTPError as error:
+            return await self._ask(method, engine.url + path, timeout_seconds, body, headers)
+        except (httpx.HTTPError, TimeoutError) as error:
             raise ControlFailed(f"{engine.url}{path} did not answer: {type(error).__name__}") from error
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        timeout_seconds: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """
+        Return a whole answer; raises what the client raises, and ControlFailed where there is too much of it.
+
+        The client's own limit is for each step: an engine that dribbles would never be done.
+        """
+        asking = self._client.stream(method, url, content=body, headers=headers, timeout=timeout_seconds)
+        async with asyncio.timeout(timeout_seconds), asking as response:
+            content = bytearray()
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > ANSWER_BYTES_MAX:
+                    raise ControlFailed(f"{url} answered with more than {ANSWER_BYTES_MAX} bytes")
+        return httpx.Response(response.status_code, content=bytes(content))
 
 
 def control_client(tls: Tls | None = None) -> httpx.AsyncClient:

@@ -13,7 +13,7 @@ from sternpost_gateway.errors import ConnectFailed
 from sternpost_gateway.settings import Limits, Timeouts
 from sternpost_gateway.tls import Tls
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
-from sternpost_gateway.upstream_connection import Keeping, UpstreamConnection
+from sternpost_gateway.upstream_connection import READ_BYTES, Keeping, UpstreamConnection
 
 ORIGINS_MAX: Final = 4096
 """Engines whose addresses are remembered in parts."""
@@ -48,7 +48,13 @@ class PooledUpstream:
     def __init__(self, limits: Limits, timeouts: Timeouts, tls: Tls | None = None) -> None:
         self._timeouts = timeouts
         self._tls = tls
-        self._keeping = Keeping(limits.read_buffer_bytes, timeouts.idle_seconds, self._free, self._lost)
+        self._keeping = Keeping(
+            kept_bytes_max=limits.read_buffer_bytes,
+            idle_seconds=timeouts.idle_seconds,
+            buffer=memoryview(bytearray(READ_BYTES)),
+            on_free=self._free,
+            on_lost=self._lost,
+        )
         self._origins: Bounded[str, Origin] = Bounded(ORIGINS_MAX)
         self._open: dict[UpstreamConnection, Origin] = {}
         self._idle: dict[Origin, dict[UpstreamConnection, float]] = {}

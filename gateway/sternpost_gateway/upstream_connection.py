@@ -20,6 +20,9 @@ WHOLE_BYTES_MAX: Final = 512 * 1024
 PIECE_BYTES: Final = 64 * 1024
 """What a larger body is handed over in."""
 
+READ_BYTES: Final = 32 * 1024
+"""What is read at once: a client that stops reading makes the gateway keep some times as much."""
+
 BARREN_BYTES_MAX: Final = 128 * 1024
 """Of an answer's head, or of anything else that an engine sends without a byte of the body between."""
 
@@ -31,10 +34,13 @@ FINAL_STATUS: Final = 200
 class Keeping:
     """How a connection treats its exchanges; `on_free` and `on_lost` tell its pool what became of it."""
 
-    buffer_bytes: int
-    """Of an answer are kept before its engine has to wait."""
+    kept_bytes_max: int
+    """Of an answer, before its engine has to wait."""
 
     idle_seconds: float
+    buffer: memoryview
+    """What all connections read into: it is parsed before anything else happens."""
+
     on_free: Callable[[UpstreamConnection], None]
     on_lost: Callable[[UpstreamConnection], None]
 
@@ -66,7 +72,7 @@ class Exchange:
             self.head.set_exception(error)
 
 
-class UpstreamConnection(asyncio.Protocol):
+class UpstreamConnection(asyncio.BufferedProtocol):
     """
     Speaks HTTP/1.1 with an engine, parsed by llhttp.
 
@@ -172,7 +178,11 @@ class UpstreamConnection(asyncio.Protocol):
         """Take the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return what to read into."""
+        return self._keeping.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Parse what has come."""
         exchange = self._exchange
         if exchange is None:
@@ -180,9 +190,9 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         exchange.has_heard = True
-        exchange.barren_bytes += len(data)
+        exchange.barren_bytes += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self._keeping.buffer[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._give_up(UpstreamCut("the engine's answer is not HTTP"))
             return
@@ -190,7 +200,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(exchange)
         elif exchange.barren_bytes > BARREN_BYTES_MAX:
             self._give_up(UpstreamCut(f"the engine sends more than {BARREN_BYTES_MAX} bytes of headers"))
-        elif exchange.answer is not None and exchange.answer.kept_bytes >= self._keeping.buffer_bytes:
+        elif exchange.answer is not None and exchange.answer.kept_bytes >= self._keeping.kept_bytes_max:
             self._pause()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -232,7 +242,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.abort()
 
-    # What the parser calls, from within `data_received`.
+    # What the parser calls, from within `buffer_updated`.
 
     def on_message_begin(self) -> None:
         """Begin an answer; one behind the answer was not asked for."""

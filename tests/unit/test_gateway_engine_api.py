@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
@@ -14,7 +15,14 @@ from sternpost_core.hint import Hint, Operation, Reason
 from sternpost_fakes.clock import FakeClock
 from sternpost_gateway.builder import TailBuilder, Wish
 from sternpost_gateway.bypass import Bypass
-from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineApi, build_body, report_of
+from sternpost_gateway.engine_api import (
+    ANSWER_BYTES_MAX,
+    ControlFailed,
+    ControlRefused,
+    EngineApi,
+    build_body,
+    report_of,
+)
 from sternpost_gateway.fleet import Engine, Fleet, Health, Info, Plugin
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prefill_budget import BUILD_SHARE, PrefillBudget
@@ -38,6 +46,17 @@ REPORT = {
 ANSWER = {"usage": {"prompt_tokens_details": {"sternpost": REPORT}}}
 
 Answer = Callable[[httpx.Request], httpx.Response]
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body without an end; `given` is how much of it was read."""
+
+    given = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            self.given += 1024 * 1024
+            yield b"x" * 1024 * 1024
 
 
 def api(answer: Answer) -> EngineApi:
@@ -121,6 +140,35 @@ async def test_info_that_cannot_be_understood_is_none(answer: Answer) -> None:
     """An answer of another kind says nothing about the plugin."""
     with pytest.raises(ControlFailed):
         await api(answer).info(ENGINE)
+
+
+async def test_answer_without_an_end_is_none() -> None:
+    """Whatever is asked for, no more is read than any answer has."""
+    body = Endless()
+    asked = api(lambda request: httpx.Response(200, stream=body))
+
+    assert Health.SILENT is await asked.health(ENGINE)
+    for ask in (asked.info(ENGINE), asked.models(ENGINE), asked.tokenize(ENGINE, b"{}")):
+        with pytest.raises(ControlFailed, match="answered with more than"):
+            await ask
+    assert body.given < 5 * ANSWER_BYTES_MAX
+
+
+async def test_engine_that_dribbles_is_not_waited_for() -> None:
+    """Each byte comes in time, and the last one never."""
+    timeouts = Timeouts(probe_seconds=0.1)
+
+    async def dribble() -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(0.01)
+            yield b" "
+
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=dribble()))
+    asked = EngineApi(httpx.AsyncClient(transport=transport), timeouts)
+
+    assert Health.SILENT is await asked.health(ENGINE)
+    with pytest.raises(ControlFailed, match="did not answer"):
+        await asked.info(ENGINE)
 
 
 async def test_tokens_are_read() -> None:

@@ -218,7 +218,7 @@ async def test_head_has_no_body_whatever_its_length() -> None:
 def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     """They would be taken for the next answer."""
     transport = FakeTransport()
-    connection_on(transport).data_received(b"HTTP/1.1 200 OK\r\n")
+    receive(connection_on(transport), b"HTTP/1.1 200 OK\r\n")
 
     assert transport.aborted
 
@@ -455,10 +455,22 @@ class FakeTransport(asyncio.Transport):
 
 def connection_on(transport: FakeTransport) -> UpstreamConnection:
     """Return a connection over a transport."""
-    keeping = Keeping(32768, 60.0, lambda connection: None, lambda connection: None)
+    keeping = Keeping(
+        kept_bytes_max=32768,
+        idle_seconds=60.0,
+        buffer=memoryview(bytearray(1024)),
+        on_free=lambda connection: None,
+        on_lost=lambda connection: None,
+    )
     connection = UpstreamConnection("engine", keeping)
     connection.connection_made(transport)
     return connection
+
+
+def receive(connection: UpstreamConnection, data: bytes) -> None:
+    """Have bytes arrive as a transport does it."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
 
 
 ANSWERS = (OK, CHUNKED + b"3\r\nabc\r\n10\r\n0123456789abcdef\r\n0\r\nx-end: 1\r\n\r\n",
@@ -476,7 +488,7 @@ def test_answer_is_the_same_however_it_arrives(answer: bytes, sizes: list[int]) 
         rest = answer
         for size in [*cuts, len(answer)]:
             if rest[:size]:
-                connection.data_received(rest[:size])
+                receive(connection, rest[:size])
             rest = rest[size:]
         response = await asked
         return response.status, await whole(response)
