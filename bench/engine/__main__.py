@@ -15,7 +15,7 @@ from typing import Final
 from bench.common.engine_process import running_engine
 from bench.common.results import Row, write_results
 from bench.common.resumable import status_of
-from bench.common.store import RecordStore, fingerprint_of
+from bench.common.store import RecordStore, code_of, fingerprint_of
 from bench.demo.progress import Progress
 from bench.engine.asking import Sample
 from bench.engine.batches import ARGUMENTS, ENGINES, PATCHED, PLAIN, Run, batch_key, memory_key, run_all
@@ -71,7 +71,9 @@ def _run(arguments: argparse.Namespace, progress: Progress) -> Run:
     folder = arguments.report.absolute()
     return Run(
         scenarios=[scenario for scenario in scenarios if scenario.name in arguments.only],
-        records=RecordStore(folder / "records.jsonl", fingerprint_of(scenarios, ARGUMENTS)),
+        records=RecordStore(
+            folder / "records.jsonl", fingerprint_of(scenarios, ARGUMENTS, code_of(ROOT / "engine_patch"))
+        ),
         progress=progress,
         start=partial(running_engine, logs=folder / "logs", progress=progress),
         model=arguments.model or default_directory(os.environ),

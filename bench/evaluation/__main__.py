@@ -16,7 +16,7 @@ from typing import Any, Final
 from bench.common.engine_process import running_engine
 from bench.common.results import head_of, write_document
 from bench.common.resumable import status_of
-from bench.common.store import RecordStore, fingerprint_of
+from bench.common.store import RecordStore, code_of, fingerprint_of
 from bench.demo.progress import Progress
 from bench.evaluation.claims import Judged, judge
 from bench.evaluation.peers import available
@@ -35,6 +35,7 @@ from sternpost_gateway.bench.sample import Unit
 from sternpost_gateway.bench.summary import Figures, figures_of, ratios_of, rows_of
 
 ROOT: Final = Path(__file__).parents[2]
+MEASURED: Final = tuple(ROOT / name for name in ("core", "gateway", "engine_patch"))
 RESULTS: Final = ROOT / "bench" / "results" / "evaluation.json"
 PICTURE: Final = ROOT / "docs" / "benchmarks.png"
 
@@ -83,11 +84,12 @@ def _carry_out(arguments: argparse.Namespace, progress: Progress) -> None:
     peers, missing = available(model.name, folder)
     for name, reason in missing.items():
         progress.tell(f"{name} is not compared: {reason}")
+    fingerprint = fingerprint_of(scope, SEED, load_recipes(), POLICIES, code_of(*MEASURED))
     run = Run(
         scope=scope,
         only=tuple(arguments.only),
         routers=[*peers, *own_routers(folder)],
-        records=RecordStore(folder / "records.jsonl", fingerprint_of(scope, SEED, load_recipes(), POLICIES)),
+        records=RecordStore(folder / "records.jsonl", fingerprint),
         progress=progress,
         start=partial(running_engine, logs=folder / "logs", progress=progress),
         model=model,

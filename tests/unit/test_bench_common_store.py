@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.common.store import RecordStore, fingerprint_of
+from bench.common.store import RecordStore, code_of, fingerprint_of
 from sternpost_core.errors import OperatingError
 
 
@@ -69,3 +69,22 @@ def test_a_fingerprint_tells_settings_apart() -> None:
     """Equal parts give equal fingerprints, others give others."""
     assert fingerprint_of(1, ("a",)) == fingerprint_of(1, ("a",))
     assert fingerprint_of(1, ("a",)) != fingerprint_of(1, ("b",))
+
+
+def test_records_of_other_code_are_told_apart(tmp_path: Path) -> None:
+    """Whatever changes in what is measured: a file's words, its name, or that it is there."""
+    package = tmp_path / "package"
+    (package / "inner").mkdir(parents=True)
+    file = package / "inner" / "one.py"
+    file.write_text("a = 1\n")
+    (package / "notes.md").write_text("not measured")
+    found = [code_of(package), code_of(package)]
+    file.write_text("a = 2\n")
+    found.append(code_of(package))
+    file.rename(package / "two.py")
+    found.append(code_of(package))
+    (package / "three.py").write_text("")
+    found.append(code_of(package))
+
+    assert found[0] == found[1]
+    assert 4 == len(set(found))
