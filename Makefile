@@ -15,7 +15,7 @@ LOCKS := requirements/engine-cpu.lock requirements/dev.lock
 PYTEST := $(BIN)/python -m pytest
 # What takes long is named at the end of each stage, so that it can be kept short.
 SLOWEST := --durations=10 --durations-min=15
-# Most of what an engine's test takes is an engine's start, on one core: two files run at a time.
+# Most of what a test takes is waiting, or one core: two files run at a time.
 PARALLEL := -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
@@ -53,7 +53,7 @@ check: $(STAMP) ## Formatting, lint, types, import rules, images and layout
 
 test: check ## check, the tests, and those against the real vLLM, API server, Prometheus and browser
 	@echo "== tests"
-	@$(PYTEST) -q $(SLOWEST)
+	@$(PYTEST) -q $(SLOWEST) $(PARALLEL)
 	@echo "== model"
 	@$(BIN)/sternpost model fetch
 	@echo "== tests against vLLM"

@@ -313,3 +313,5 @@ def _has_end(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 async def _in_pieces(body: bytes) -> AsyncIterator[bytes]:
     for start in range(0, len(body), PIECE_BYTES):
         yield body[start : start + PIECE_BYTES]
+        # The kernel may take it all at once, and everybody else has waited for a piece.
+        await asyncio.sleep(0)
