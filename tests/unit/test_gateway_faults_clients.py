@@ -103,7 +103,7 @@ async def stop_reading(clients: Sequence[Connection], late: Sequence[Connection]
 @pytest.mark.parametrize("reads_first", [False, True], ids=["half-open", "stalled"])
 async def test_f12_clients_that_stop_reading_are_given_up(tmp_path: Path, reads_first: bool) -> None:
     """Whether they have vanished or stall within the stream: the engine is let go, and slots are free."""
-    engine = FakeEngine()
+    engine = FakeEngine(models=("demo",))
     async with (
         running_engine(engine),
         running_gateway(tmp_path, [engine.url], settings=impatient_writer) as gateway,
