@@ -10,7 +10,7 @@ from typing import Final
 
 import yaml
 
-from sternpost_running.kubernetes import free_ports
+from sternpost_running.ports import free_ports
 
 END_SECONDS_MAX: Final = 20.0
 

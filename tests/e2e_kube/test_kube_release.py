@@ -354,8 +354,8 @@ def test_a_second_operator_by_mistake_decides_nothing_twice(release: Release, re
     """Each decision is written once, whichever of the two was faster."""
     words = ("scale", "-n", NAMESPACE, "deployment", f"{NAME}-operator")
     release.cluster.kubectl(*words, "--replicas=2")
-    release.wait_until_it_runs()
     try:
+        release.wait_until_it_runs()
         apply_policy(resources, "twice", "good", None, steps=[1, 5, 10, 100], min_requests=0)
         for weight in (1, 5, 10):
             resources.wait_for("CachePolicy", "twice", has_weight(weight), f"{weight}%")

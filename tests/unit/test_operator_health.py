@@ -11,7 +11,7 @@ import pytest
 from sternpost_core.errors import OperatingError
 from sternpost_operator.app import OperatorSettings, run_operator
 from sternpost_operator.health import serve_health
-from sternpost_running.kubernetes import free_ports
+from sternpost_running.ports import free_ports
 
 START_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.05

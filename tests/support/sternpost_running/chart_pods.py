@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from sternpost_running.kubernetes import Cluster, free_ports
+from sternpost_running.kubernetes import Cluster
+from sternpost_running.ports import free_ports
 
 TOKEN_SECONDS: Final = 3600
 EVERY_ADDRESS: Final = "--host=0.0.0.0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from sternpost_running.ports import free_ports
 
 READY_SECONDS_MAX = 240.0
 STOP_SECONDS_MAX = 30.0
@@ -154,14 +155,6 @@ class RunningEngine:
         assert self.client.post("/reset_prefix_cache").status_code == 200
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def running_engine(
     model: Path, log: Path, *arguments: str, environment: Mapping[str, str] | None = None
@@ -171,7 +164,7 @@ def running_engine(
 
     `environment` adds to that of the tests.
     """
-    port = free_port()
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "sternpost_core", "engine", "--model", str(model), "--port", str(port)]
     # The development routes let a test empty the prefix store.
     variables = {**os.environ, "VLLM_SERVER_DEV_MODE": "1", **(environment or {})}

@@ -15,7 +15,8 @@ from typing import Final
 import httpx
 
 from sternpost_fakes.engine import FakeEngine
-from sternpost_running.kubernetes import die_with_parent, free_ports, program_environment, wait_for
+from sternpost_running.kubernetes import die_with_parent, program_environment, wait_for
+from sternpost_running.ports import free_ports
 
 HOST: Final = "127.0.0.1"
 STARTED_SECONDS_MAX: Final = 30.0

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import httpx
 
-from sternpost_running.kubernetes import die_with_parent, free_ports, wait_for
+from sternpost_running.kubernetes import die_with_parent, wait_for
+from sternpost_running.ports import free_ports
 
 TOKEN: Final = "a token for tests only"
 SALT: Final = "a salt for tests only"

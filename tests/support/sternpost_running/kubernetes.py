@@ -11,7 +11,6 @@ import ctypes
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from typing import Any, Final
 
 import httpx
 import yaml
+
+from sternpost_running.ports import free_ports
 
 BINARIES: Final = ("etcd", "kube-apiserver", "kube-controller-manager")
 BUILD: Final = Path(__file__).parents[1] / "apiserver" / "build.sh"
@@ -226,15 +227,6 @@ def running_cluster(binaries: Path, folder: Path) -> Iterator[Cluster]:
         flags = _manager_flags(folder, manager, minor)
         stack.enter_context(_running(binaries / "kube-controller-manager", flags, folder))
         yield Cluster(url, folder, minor, client, server)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from typing import Final
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from sternpost_running.kubernetes import Cluster, die_with_parent, free_ports, wait_for
+from sternpost_running.kubernetes import Cluster, die_with_parent, wait_for
+from sternpost_running.ports import free_ports
 
 STOP_SECONDS_MAX: Final = 20.0
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 import httpx
 import yaml
 
-from sternpost_running.kubernetes import die_with_parent, free_ports, wait_for
+from sternpost_running.kubernetes import die_with_parent, wait_for
+from sternpost_running.ports import free_ports
 
 INSTALL: Final = Path(__file__).parents[1] / "prometheus" / "install.sh"
 PROMTOOL_SECONDS_MAX: Final = 100.0

@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_engine.model_fetch import MODEL_NAME
+from sternpost_running.ports import free_ports
 
 READY_SECONDS_MAX: Final = 300
 """Loading the small model takes a minute on two cores, longer when they are shared."""
@@ -58,7 +58,7 @@ def running_up(model: Path, folder: Path) -> Iterator[RunningUp]:
     Raises:
         AssertionError: when it does not get ready, does not end in order, or leaves a process behind.
     """
-    port, engine_port = _free_ports()
+    port, engine_port = free_ports(2)
     process = _start(folder, model, port, engine_port)
     try:
         base_url = _wait_until_ready(process, folder)
@@ -85,13 +85,6 @@ def processes_that_name(folder: Path) -> list[str]:
             # It has ended meanwhile, or is another user's.
             continue
     return found
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        second.bind(("127.0.0.1", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 def _start(folder: Path, model: Path, port: int, engine_port: int) -> subprocess.Popen[bytes]:
