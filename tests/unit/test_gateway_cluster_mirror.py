@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sternpost_core.clock import SystemClock
 from sternpost_fakes.cluster import FakeCluster, names
 from sternpost_fakes.gateway import eventually
+from sternpost_fakes.virtual_time import run_virtual
 from sternpost_gateway.cluster.errors import ClusterError
 from sternpost_gateway.cluster.mirror import Mirror, absent, changed, merged, without
 from sternpost_gateway.cluster.resources import POLICIES, Event, EventKind, Key, Listing, Object
@@ -136,6 +137,27 @@ async def test_news_come_by_the_poll_when_the_watch_is_deaf() -> None:
         cluster.put("b", spec={"killLevel": "NoSuffixReads"})
         cluster.delete("a")
         await eventually(lambda: names(mirror.objects) == {"b"})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_packets_that_are_dropped_delay_news_by_a_poll(seed: int) -> None:
+    """The watch is dead, and the connection that the poll has kept, too: it asks again over a new one."""
+    cluster = FakeCluster()
+
+    async def main() -> float:
+        loop, seen = asyncio.get_running_loop(), asyncio.Event()
+        mirror = Mirror(POLICIES, cluster, SystemClock(), random.Random(seed), 5.0, seen.set)
+        async with running(mirror):
+            await asyncio.sleep(random.Random(seed).uniform(20.0, 30.0))
+            cluster.deaf = cluster.is_silent = True
+            seen.clear()
+            cluster.put("b", spec={"killLevel": "NoSuffixReads"})
+            began = loop.time()
+            async with asyncio.timeout(60.0):
+                await seen.wait()
+            return loop.time() - began
+
+    assert run_virtual(lambda clock: main()) <= 7.0
 
 
 @pytest.mark.parametrize("error", [None, ClusterError("cut")], ids=["orderly", "cut"])

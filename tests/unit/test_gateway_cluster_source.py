@@ -33,9 +33,9 @@ class Collections:
         """Return a collection."""
         return self.of.setdefault(plural, FakeCluster())
 
-    async def list(self, resource: Resource, cached: bool, seconds: float) -> Listing:
+    async def list(self, resource: Resource, cached: bool, seconds: float, *, fresh: bool = False) -> Listing:
         """List a collection."""
-        return await self[resource.plural].list(resource, cached, seconds)
+        return await self[resource.plural].list(resource, cached, seconds, fresh=fresh)
 
     def watch(self, resource: Resource, version: int) -> AsyncGenerator[Event, None]:
         """Watch a collection."""

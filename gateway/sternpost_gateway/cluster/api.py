@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from kubernetes.aio.config import (
     load_kube_config,
 )
 
-from sternpost_gateway.cluster.errors import ClusterError, Denied, Expired, NotServed
+from sternpost_gateway.cluster.errors import ClusterError, Denied, Expired, NotServed, Silent
 from sternpost_gateway.cluster.resources import Event, EventKind, Key, Listing, Object, Resource, version_of
 
 CONNECT_SECONDS: Final = 2.0
@@ -75,12 +75,17 @@ class KubernetesApi:
         if self._client is not None:
             await self._client.close()
 
-    async def list(self, resource: Resource, cached: bool, seconds: float) -> Listing:
+    async def list(self, resource: Resource, cached: bool, seconds: float, *, fresh: bool = False) -> Listing:
         """Return the collection as one page, so that all of it is of one version."""
         query = _selector(resource) | ({"resourceVersion": CACHED} if cached else {})
-        response = await self._get(resource, "list", resource.path, query, aiohttp.ClientTimeout(seconds))
-        async with response:
-            body = await _json(response, resource)
+        async with AsyncExitStack() as stack:
+            client = await self._connected()
+            if fresh:
+                client = await stack.enter_async_context(kube.ApiClient(client.configuration))
+            timeout = aiohttp.ClientTimeout(seconds)
+            response = await self._get(resource, "list", resource.path, query, timeout, client=client)
+            async with response:
+                body = await _json(response, resource)
         items = body.get("items")
         version = version_of(body)
         if not isinstance(items, list) or version < 0:
@@ -162,8 +167,9 @@ class KubernetesApi:
         query: Mapping[str, str],
         timeout: aiohttp.ClientTimeout,
         allowed: int = 200,
+        client: kube.ApiClient | None = None,
     ) -> aiohttp.ClientResponse:
-        return await self._ask("GET", resource, verb, path, query, timeout, allowed)
+        return await self._ask("GET", resource, verb, path, query, timeout, allowed, client=client)
 
     async def _ask(
         self,
@@ -175,8 +181,9 @@ class KubernetesApi:
         timeout: aiohttp.ClientTimeout,
         allowed: int = 200,
         body: Object | None = None,
+        client: kube.ApiClient | None = None,
     ) -> aiohttp.ClientResponse:
-        client = await self._connected()
+        client = client or await self._connected()
         headers = {"Accept": "application/json"} | ({"Content-Type": APPLY_TYPE} if body is not None else {})
         try:
             asked = await client.param_serialize(
@@ -188,7 +195,9 @@ class KubernetesApi:
                 auth_settings=["BearerToken"],
             )
             answer = await client.call_api(*asked, _request_timeout=timeout)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            raise Silent(f"the API server does not answer about {resource} in time") from error
+        except (aiohttp.ClientError, OSError) as error:
             raise ClusterError(f"the API server cannot be asked for {resource}: {_said(error)}") from error
         response: aiohttp.ClientResponse = answer.response
         if response.status in (200, allowed):
@@ -239,7 +248,9 @@ async def _json(response: aiohttp.ClientResponse, resource: Resource) -> dict[st
             if len(data) > ANSWER_BYTES_MAX:
                 raise ClusterError(f"the answer about {resource} is larger than {ANSWER_BYTES_MAX} bytes")
         body = json.loads(data)
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except TimeoutError as error:
+        raise Silent(f"the answer about {resource} does not come to its end in time") from error
+    except aiohttp.ClientError as error:
         raise ClusterError(f"the answer about {resource} broke off: {_said(error)}") from error
     except ValueError:
         body = None

@@ -9,6 +9,10 @@ class ClusterError(OperatingError):
     """The API server could not be asked, or did not answer usefully; what was known before stays."""
 
 
+class Silent(ClusterError):
+    """No answer came in time: the server is busy or away, or the connection that was used is dead."""
+
+
 class Expired(ClusterError):
     """The version that a watch was to begin at is too old (HTTP 410): list again."""
 

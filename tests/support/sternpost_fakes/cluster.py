@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from sternpost_gateway.cluster.errors import ClusterError, Expired
+from sternpost_gateway.cluster.errors import ClusterError, Expired, Silent
 from sternpost_gateway.cluster.resources import Event, EventKind, Key, Listing, Object, Resource, key_of
 
 
@@ -14,7 +14,8 @@ class FakeCluster:
     """
     One collection with etcd's numbering; the plural of the resource that is asked for is ignored.
 
-    `deaf` watches get nothing and do not end. `lag` is how many versions a cached list is behind. `down`
+    `deaf` watches get nothing and do not end; nothing comes over connections that were kept while it
+    `is_silent`. `lag` is how many versions a cached list is behind. `down`
     makes every request fail.
     """
 
@@ -26,6 +27,7 @@ class FakeCluster:
         self.deaf = False
         self.lag = 0
         self.says_nothing = False
+        self.is_silent = False
         self.requests = 0
         self._watches: list[asyncio.Queue[Event | Exception | None]] = []
 
@@ -61,9 +63,12 @@ class FakeCluster:
             queue.put_nowait(error)
         self._watches.clear()
 
-    async def list(self, resource: Resource, cached: bool, seconds: float) -> Listing:
+    async def list(self, resource: Resource, cached: bool, seconds: float, *, fresh: bool = False) -> Listing:
         """Return the collection; a cached one may be old."""
         self._check()
+        if self.is_silent and not fresh:
+            await asyncio.sleep(seconds)
+            raise Silent("no answer came")
         if self.says_nothing:
             return Listing(self.version + 1, ())
         if not cached or not self.lag:
