@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
 
 from sternpost_gateway.bounded import Bounded
-from sternpost_gateway.errors import ConnectFailed
+from sternpost_gateway.dialer import Dialer, Origin, origin_of
 from sternpost_gateway.settings import Limits, Timeouts
 from sternpost_gateway.tls import Tls
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
@@ -17,25 +15,6 @@ from sternpost_gateway.upstream_connection import READ_BYTES, Keeping, UpstreamC
 
 ORIGINS_MAX: Final = 4096
 """Engines whose addresses are remembered in parts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What connections to an engine have in common."""
-
-    host: str
-    port: int
-    is_secure: bool
-    authority: str
-    """The host as requests name it."""
-
-
-def origin_of(url: str) -> Origin:
-    """Return the origin of an engine's base URL."""
-    parts = urlsplit(url)
-    is_secure = parts.scheme == "https"
-    port = parts.port or (443 if is_secure else 80)
-    return Origin(parts.hostname or "", port, is_secure, parts.netloc.rpartition("@")[2])
 
 
 class PooledUpstream:
@@ -47,7 +26,7 @@ class PooledUpstream:
 
     def __init__(self, limits: Limits, timeouts: Timeouts, tls: Tls | None = None) -> None:
         self._timeouts = timeouts
-        self._tls = tls
+        self._dialer = Dialer(timeouts, tls)
         self._keeping = Keeping(
             kept_bytes_max=limits.read_buffer_bytes,
             idle_seconds=timeouts.idle_seconds,
@@ -96,19 +75,9 @@ class PooledUpstream:
         return None
 
     async def _connect(self, origin: Origin) -> UpstreamConnection:
-        name = self._tls.server_name if self._tls is not None else None
-        context = self._tls.context if self._tls is not None else True
-        try:
-            async with asyncio.timeout(self._timeouts.connect_seconds):
-                transport, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: UpstreamConnection(origin.authority, self._keeping),
-                    origin.host,
-                    origin.port,
-                    ssl=context if origin.is_secure else None,
-                    server_hostname=(name or origin.host) if origin.is_secure else None,
-                )
-        except (OSError, UnicodeError) as error:
-            raise ConnectFailed("the engine cannot be reached") from error
+        transport, connection = await self._dialer.connect(
+            origin, lambda: UpstreamConnection(origin.authority, self._keeping)
+        )
         # An engine whose machine is gone says nothing: the kernel finds out.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._open[connection] = origin

@@ -12,14 +12,14 @@ import logging
 import re
 from contextlib import ExitStack
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from starlette.types import Scope
 
 from sternpost_core.errors import SternpostError
 from sternpost_core.rollout import Arm
 from sternpost_gateway.client import is_surplus, target_of
-from sternpost_gateway.dialer import Dialer
+from sternpost_gateway.dialer import Dialer, origin_of
 from sternpost_gateway.engine_paths import is_for_engines
 from sternpost_gateway.errors import (
     ClientGone,
@@ -115,7 +115,7 @@ class Tunnels:
 
     def _head(self, engine: Engine, received: Received) -> bytes:
         headers = self._parts.forward.headers(received, engine)
-        return request_bytes(received.method, received.target, urlsplit(engine.url).netloc, headers)
+        return request_bytes(received.method, received.target, origin_of(engine.url).authority, headers)
 
     def _note_failure(self, routed: Routed, error: UpstreamError) -> None:
         logger.warning("engine %s: %s", routed.engine.url, error)

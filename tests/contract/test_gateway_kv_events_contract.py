@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.kv_event_reader import KvEventReader
 from sternpost_gateway.kv_events import Contents, Message
 from sternpost_gateway.settings import KvEventPorts
+from sternpost_running.ports import free_ports
 
 pytestmark = pytest.mark.engine
 
@@ -66,7 +66,7 @@ def test_batches_are_understood_as_vllm_writes_them() -> None:
 
 async def test_publisher_of_vllm_is_heard_and_replays() -> None:
     """Batches that vLLM's publisher sent before anybody listened are had from its replay socket."""
-    ports = KvEventPorts(*_free_ports(2))
+    ports = KvEventPorts(*free_ports(2))
     index = BlockIndex(FakeClock())
     index.confirm(ENGINE, [b"x"])
     publisher = vllm_class("ZmqEventPublisher")(
@@ -82,12 +82,3 @@ async def test_publisher_of_vllm_is_heard_and_replays() -> None:
         await asyncio.gather(running, return_exceptions=True)
     finally:
         await asyncio.to_thread(publisher.shutdown)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [item.getsockname()[1] for item in sockets]
-    finally:
-        for item in sockets:
-            item.close()

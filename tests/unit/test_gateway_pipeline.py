@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import random
@@ -16,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message, Scope
 
+from sternpost_fakes.garbage import left_to_the_collector
 from sternpost_fakes.gateway_parts import ENGINE, FakeUpstream, make_parts
 from sternpost_gateway.errors import ConnectFailed, Disconnected, FirstByteTimeout
 from sternpost_gateway.fleet import FAILURES_MAX
@@ -173,9 +173,7 @@ async def test_an_exchange_leaves_nothing_to_the_garbage_collector(error: Except
     """It is looked for rarely: a cycle would keep a body for long after its request."""
     pipeline = Pipeline(make_parts(FakeUpstream(error), CollectorRegistry()))
     await exchange(pipeline)
-    gc.collect()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
+    with left_to_the_collector("sternpost") as left:
         await exchange(pipeline)
         # What the exchange has cancelled ends in the loop's next turns.
         await asyncio.sleep(0.0)
@@ -183,14 +181,5 @@ async def test_an_exchange_leaves_nothing_to_the_garbage_collector(error: Except
         if error is not None:
             # It is raised again and again here, and would keep all frames that it came through.
             error.with_traceback(None)
-        gc.collect()
-        left = {type(found).__qualname__ for found in gc.garbage if _is_ours(found)}
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
 
     assert set() == left
-
-
-def _is_ours(found: object) -> bool:
-    return type(found).__module__.startswith("sternpost")

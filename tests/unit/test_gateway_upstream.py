@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
@@ -12,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sternpost_fakes.garbage import left_to_the_collector
+from sternpost_gateway.dialer import origin_of
 from sternpost_gateway.errors import ConnectFailed, Disconnected, UpstreamCut, UpstreamError, UpstreamStalled
-from sternpost_gateway.pooled_upstream import PooledUpstream, origin_of
+from sternpost_gateway.pooled_upstream import PooledUpstream
 from sternpost_gateway.settings import Limits, Timeouts
 from sternpost_gateway.upstream import UpstreamRequest, UpstreamResponse
 from sternpost_gateway.upstream_connection import BARREN_BYTES_MAX, Keeping, UpstreamConnection
@@ -406,24 +407,13 @@ async def test_exchange_leaves_nothing_to_the_garbage_collector(answer: bytes) -
     async with reached(engine) as send:
         await whole(await send())
         engine.closes = True
-        gc.collect()
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        try:
+        with left_to_the_collector("sternpost_gateway", "httptools") as left:
             with suppress(UpstreamError):
                 await whole(await send())
             await until(lambda: engine.lost == 1)
             await asyncio.sleep(0.01)
-            gc.collect()
-            left = {type(found).__qualname__ for found in gc.garbage if _is_of_the_gateway(found)}
-        finally:
-            gc.set_debug(0)
-            gc.garbage.clear()
 
     assert set() == left
-
-
-def _is_of_the_gateway(found: object) -> bool:
-    return type(found).__module__.startswith(("sternpost_gateway", "httptools"))
 
 
 class FakeTransport(asyncio.Transport):

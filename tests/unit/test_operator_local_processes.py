@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,16 +14,10 @@ from typing import Any, Final
 import pytest
 
 from sternpost_fakes import local_child, local_up
+from sternpost_running.ports import free_ports
 
 WAIT_SECONDS_MAX: Final = 20.0
 """Far more than anything here takes, also on a busy machine."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
@@ -85,7 +78,7 @@ Launch = Callable[..., Up]
 
 def child(tmp_path: Path, name: str, *flags: str, **fields: Any) -> dict[str, Any]:
     """Return the fields of a child's specification, on a port of its own."""
-    port = free_port()
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/health"
     command = [sys.executable, "-S", local_child.__file__, "--port", str(port)]
     return {
