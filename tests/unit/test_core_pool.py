@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sternpost_core.errors import PolicyError
 from sternpost_core.pool import (
+    RESERVED_ARGUMENTS,
     Adopted,
     Credentials,
     CredentialsMode,
@@ -154,6 +155,12 @@ def test_wrong_selector_is_refused(path: str, new: Any, at: str, found: str) -> 
     assert (at, found) in faults_of(changed(ADOPTING, path, new))
 
 
+def is_free(argument: str) -> bool:
+    """Say whether an argument is none of those that the operator gives by itself."""
+    name = argument.partition("=")[0]
+    return name not in {f"--{reserved}" for reserved in RESERVED_ARGUMENTS}
+
+
 @given(
     st.builds(
         EnginePool,
@@ -175,7 +182,7 @@ def test_wrong_selector_is_refused(path: str, new: Any, at: str, found: str) -> 
             ).map(tuple),
             replicas=st.integers(0, 1024),
             warm_seconds=st.integers(0, 24 * 3600),
-            args=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+            args=st.lists(st.text(max_size=9).filter(is_free), max_size=3).map(tuple),
             limits=resources,
             requests=resources,
         ),
