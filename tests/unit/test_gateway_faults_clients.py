@@ -52,8 +52,16 @@ def impatient_reader(given: Settings) -> Settings:
 
 
 def impatient_writer(given: Settings) -> Settings:
-    """Return settings in which a client that does not read is given up soon."""
-    return replace(given, timeouts=replace(QUICK, write_stall_seconds=STALL_SECONDS))
+    """Return settings in which a client that does not read is given up soon, and a busy engine is not."""
+    patience = GIVEN_UP_SECONDS_MAX
+    timeouts = replace(
+        QUICK,
+        write_stall_seconds=STALL_SECONDS,
+        connect_seconds=patience,
+        first_byte_seconds=patience,
+        idle_seconds=patience,
+    )
+    return replace(given, timeouts=timeouts)
 
 
 def head_of(length: int, path: str = "/v1/chat/completions") -> bytes:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 HEAD_BYTES_MAX = 65536
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted, as many as with an engine's own server."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -80,7 +83,9 @@ class FakeServer:
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
-        self._server = await asyncio.start_server(self._accept, self.host, self.port, ssl=self.tls)
+        self._server = await asyncio.start_server(
+            self._accept, self.host, self.port, ssl=self.tls, backlog=BACKLOG
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
