@@ -99,15 +99,19 @@ class Size:
 
 
 SIZES: Final = {
-    "fixed_tail": Size(12, 1),
-    "tool_turns": Size(1, 1),
-    "regenerate": Size(5, 0),
-    "long_session": Size(1, 0),
-    "no_reuse": Size(10, 1),
-    "short_chat": Size(10, 1),
-    "past_anchor": Size(1, 0),
+    "fixed_tail": Size(12, 3),
+    "tool_turns": Size(3, 1),
+    "regenerate": Size(10, 0),
+    "long_session": Size(3, 0),
+    "no_reuse": Size(20, 8),
+    "short_chat": Size(20, 8),
+    "past_anchor": Size(3, 0),
 }
-"""Sized so that the whole run takes ten minutes on one core; more would narrow the intervals."""
+"""
+Sized so that the whole run takes twenty minutes on one core; more would narrow the intervals.
+
+Where a bound is near 1, a single batch says little: those have the most.
+"""
 
 
 def make_scenarios(seed: int) -> tuple[Scenario, ...]:
