@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
-from sternpost_core.jsonspan import Document, Edit, Member, Outline, Span, apply
+from sternpost_core.jsonspan import Document, Edit, Member, Outline, Span, apply, scan
 
 
-def spliced(document: Document, edits: Sequence[Edit]) -> Document:
+@dataclass(frozen=True, slots=True)
+class NewElement:
+    """An object that `edit` puts, with a comma behind it, in front of an element of the outlined `array`."""
+
+    array: Span
+    edit: Edit
+
+
+def spliced(document: Document, edits: Sequence[Edit], new: NewElement | None = None) -> Document:
     """
     Return what `scan` would return of the edited body.
 
-    Each edit puts a checked value in the place of a whole value, or changes characters within one string; the
-    edits are in order and do not overlap. What the outline held within a replaced value is forgotten.
+    Each edit puts a checked value in the place of a whole value, or changes characters within one string, but
+    for that of a `new` element, which is among them. The edits are in order and do not overlap. What the
+    outline held within a replaced value is forgotten.
     """
     body = apply(document.body, edits)
     moves = _Moves(edits)
@@ -23,7 +33,14 @@ def spliced(document: Document, edits: Sequence[Edit]) -> Document:
         for start, spans in document.outline.elements.items()
         if moves.keeps(start)
     }
-    outline = Outline(elements, _MovedMembers(document.outline.members, moves))
+    added: dict[int, Mapping[str, Member]] = {}
+    if new is not None:
+        place = moves.at(new.edit.start) - len(new.edit.replacement)
+        element = scan(new.edit.replacement.removesuffix(b","))
+        array = moves.at(new.array.start)
+        elements[array] = tuple(sorted((*elements[array], Span(place, place + len(element.body)))))
+        added[place] = _shifted(element.members, place)
+    outline = Outline(elements, _MovedMembers(document.outline.members, moves, added))
     span = moves.span(document.span)
     return Document(body, body.decode("latin-1"), span, outline.members[span.start], outline)
 
@@ -67,12 +84,22 @@ class _Moves:
 
 
 class _MovedMembers(Mapping[int, Mapping[str, Member]]):
-    """The members of objects where they are after edits; only those that are asked for are moved."""
+    """
+    The members of objects where they are after edits; only those that are asked for are moved.
 
-    def __init__(self, before: Mapping[int, Mapping[str, Member]], moves: _Moves) -> None:
+    `added` are those of objects that were not there before.
+    """
+
+    def __init__(
+        self,
+        before: Mapping[int, Mapping[str, Member]],
+        moves: _Moves,
+        added: Mapping[int, Mapping[str, Member]],
+    ) -> None:
         self._before = before
         self._moves = moves
-        self._moved: dict[int, Mapping[str, Member]] = {}
+        self._added = added
+        self._moved: dict[int, Mapping[str, Member]] = {**added}
 
     def __getitem__(self, start: int) -> Mapping[str, Member]:
         found = self._moved.get(start)
@@ -84,10 +111,11 @@ class _MovedMembers(Mapping[int, Mapping[str, Member]]):
         return found
 
     def __iter__(self) -> Iterator[int]:
-        return (self._moves.at(start) for start in self._before if self._moves.keeps(start))
+        yield from self._added
+        yield from (self._moves.at(start) for start in self._before if self._moves.keeps(start))
 
     def __len__(self) -> int:
-        return sum(map(self._moves.keeps, self._before))
+        return len(self._added) + sum(map(self._moves.keeps, self._before))
 
 
 def _shifted(found: Mapping[str, Member], shift: int) -> dict[str, Member]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from sternpost_core.jsonspan import Document, Edit, Span, apply, in_order, scan, value
-from sternpost_core.jsonsplice import spliced
+from sternpost_core.jsonspan import Document, Edit, Span, in_order, value
+from sternpost_core.jsonsplice import NewElement, spliced
 from sternpost_core.policy import Canonicalize, Policy, VolatileAction
 from sternpost_gateway.dialogue import Dialogue, dialogue_of, prompt_end
 from sternpost_gateway.identify import CACHE_FIELD, Identified
@@ -158,18 +158,22 @@ def _tool_edits(document: Document, settled: Settled | None) -> list[Edit]:
 def _edited(document: Document, edits: Sequence[Edit], head: Head | None) -> Document:
     if not edits:
         return document
-    if head is not None and head.is_message:
-        # There is a message more, which only reading the body again finds.
-        return scan(apply(document.body, edits))
-    return spliced(document, edits)
+    if head is None or head.array is None:
+        return spliced(document, edits)
+    return spliced(document, edits, NewElement(head.array, _put_at(edits, head)))
 
 
 def _moved(edits: Sequence[Edit], head: Head | None) -> Span:
     """Return where the moved lines stand once the edits are made."""
     assert head is not None, "lines move only where there is a place for them"
     shift = sum(len(edit.replacement) - (edit.end - edit.start) for edit in edits if edit.end < head.at)
-    (block,) = (edit.replacement for edit in edits if edit.start == head.at == edit.end)
-    return Span(head.at + shift, head.at + shift + len(block))
+    return Span(head.at + shift, head.at + shift + len(_put_at(edits, head).replacement))
+
+
+def _put_at(edits: Sequence[Edit], head: Head) -> Edit:
+    """Return the edit that puts lines where the middle begins."""
+    (edit,) = (edit for edit in edits if edit.start == head.at == edit.end)
+    return edit
 
 
 def _findings(

@@ -53,16 +53,16 @@ class Head:
     """
     Where the middle begins: `at` is the byte at which moved lines are put.
 
-    That is within the user's first words, or, with `is_message`, in front of the user's message.
+    That is within the user's first words, or, as a message of their own in `array`, in front of the user's.
     """
 
     at: int
-    is_message: bool
+    array: Span | None = None
 
     def block(self, lines: Sequence[bytes]) -> bytes:
         """Return the lines as they stand there."""
         block = b"".join((MOVED_MARK, *lines, CLOSING_MARK))
-        if self.is_message:
+        if self.array is not None:
             return b'{"role":"system","content":"' + block + b'"},'
         return block + PARAGRAPH
 
@@ -75,11 +75,11 @@ def head_of(document: Document, dialogue: Dialogue, *, takes_later_system: bool)
     into the user's first message. With lines moved there already, nothing else can be put in front.
     """
     middle = dialogue.middle
-    is_free = takes_later_system and dialogue.array is not None and not dialogue.has_moved
+    is_free = takes_later_system and not dialogue.has_moved
     if is_free and middle and role_of(document, middle[0]) == USER_ROLE:
-        return Head(middle[0].start, is_message=True)
+        return Head(middle[0].start, dialogue.array)
     text = user_text(document, dialogue)
-    return None if text is None else Head(text.start + 1, is_message=False)
+    return None if text is None else Head(text.start + 1)
 
 
 def remove(document: Document, texts: Sequence[Text], chosen: Removals, head: Head | None) -> list[Edit]:
