@@ -63,7 +63,12 @@ class _Moves:
         return position - self._shifts[bisect_right(self._new_ends, position)]
 
     def span(self, span: Span) -> Span:
-        return Span(self.at(span.start), self.at(span.end))
+        index = bisect_right(self._ends, span.start)
+        shift = self._shifts[index]
+        if index == len(self._ends) or span.end < self._ends[index]:
+            # Nothing is edited within most values.
+            return Span(span.start + shift, span.end + shift)
+        return Span(span.start + shift, self.at(span.end))
 
     def members(self, start: int, found: Mapping[str, Member]) -> Mapping[str, Member]:
         end = max((member.value_span.end for member in found.values()), default=start)
