@@ -28,6 +28,13 @@ SURPLUS_SECONDS: Final = 1.0
 """For the headers that come over a connection too many, so that it soon makes room."""
 
 
+def _request_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
+    """Return a parser as uvicorn sets one up: requests behind one that is to be the last are read."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
 def _too_large() -> HeadersTooLarge:
     return HeadersTooLarge(f"the headers are larger than the limit of {HEADER_BYTES_MAX} bytes")
 
@@ -97,9 +104,43 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._unread_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._unread_bytes > HEADER_BYTES_MAX and self._refusal is None:
             self._refuse_flood()
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            data = self._left_of(data)
+
+    def _left_of(self, data: bytes) -> bytes:
+        """Parse bytes, and return those that are still to be parsed."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as found:
+            if not self._should_upgrade():
+                return self._without_offer() + data[found.args[0] :]
+            self.handle_websocket_upgrade()
+        return b""
+
+    def _without_offer(self) -> bytes:
+        """
+        Return a head again without the other protocol that it offers, for a parser that has not seen it.
+
+        To the one that has, all behind such a head is of the other protocol. It is a body all the same:
+        Java's client offers HTTP/2 with each.
+        """
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        self.parser = _request_parser(self)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
+
+    @property
+    def _declines(self) -> bool:
+        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def on_message_begin(self) -> None:
         """Begin to count for this request, unless the connection itself is new."""
@@ -120,6 +161,11 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refusal = _too_large()
             # The parser turns this into `send_400_response`.
             raise self._refusal
+        if self.parser.get_method() == b"CONNECT":
+            self._refusal = BadRequest("CONNECT is not taken here")
+            raise self._refusal
+        if self._declines:
+            return
         super().on_headers_complete()
         if self._is_surplus and self.cycle is not None:
             self.cycle.keep_alive = False
@@ -137,6 +183,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Note the end of the request."""
         self._unread_bytes = 0
+        if self._declines:
+            return
         super().on_message_complete()
 
     def _should_upgrade(self) -> bool:

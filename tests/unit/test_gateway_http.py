@@ -22,6 +22,10 @@ BODY = json.dumps(
 ).encode()
 
 
+PLAIN = BODY.replace(b', "cache_salt": "x"', b"")
+"""A body that goes on as it is."""
+
+
 class Connection:
     """A client's connection, byte by byte."""
 
@@ -67,6 +71,68 @@ async def test_pipelined_requests_are_answered_in_their_order(tmp_path: Path) ->
 
     assert [200] * 4 == [status for status, _ in answers] and (200, b"ok") == later == answers[3]
     assert [b"chat.completion" in body for _, body in answers] == [True, False, True, False]
+
+
+OFFER = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQAoAAAAAIAAAAA")
+"""What Java's client sends with each request over a connection without TLS."""
+
+
+def in_chunks(target: str, body: bytes, *headers: str) -> bytes:
+    """Return a request whose body comes in one chunk."""
+    head = request(target, b"", *headers, "transfer-encoding: chunked").replace(b"GET", b"POST", 1)
+    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+@pytest.mark.parametrize("target", [CHAT, "/v1/embeddings"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(lambda target: [request(target, PLAIN, *OFFER)], id="whole"),
+        pytest.param(lambda target: [in_chunks(target, PLAIN, *OFFER)], id="chunked"),
+        pytest.param(lambda target: [request(target, PLAIN, *OFFER)[: -len(PLAIN)], PLAIN], id="head-first"),
+        pytest.param(
+            lambda target: [bytes([one]) for one in request(target, PLAIN, *OFFER)], id="byte-by-byte"
+        ),
+        pytest.param(
+            lambda target: [request("/healthz", b"", *OFFER) * 1000 + request(target, PLAIN, *OFFER)],
+            id="behind-many",
+        ),
+    ],
+)
+async def test_offer_of_another_protocol_is_declined(
+    tmp_path: Path, target: str, sent: Callable[[str], list[bytes]]
+) -> None:
+    """A client that would rather speak HTTP/2 is served by HTTP/1.1, its body included, and again."""
+    pieces = sent(target)
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = await connected(gateway)
+        for piece in pieces:
+            client.writer.write(piece)
+            await asyncio.sleep(0)
+        for _ in range(pieces[0].count(b"/healthz")):
+            await client.answer()
+        first = await client.answer()
+        client.writer.write(request(target, PLAIN, *OFFER))
+        second = await client.answer()
+        client.writer.close()
+        seen = engine.posts(target)
+
+    assert [200, 200] == [first[0], second[0]]
+    assert [PLAIN, PLAIN] == [one.body for one in seen]
+    assert {None} == {
+        one.header(name) for one in seen for name in ("connection", "upgrade", "http2-settings")
+    }
+
+
+async def test_tunnel_to_elsewhere_is_refused(tmp_path: Path) -> None:
+    """CONNECT names no path of an engine, whatever it looks like."""
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        client = await connected(gateway)
+        client.writer.write(request("/v1/files").replace(b"GET", b"CONNECT", 1))
+        status, _ = await client.answer()
+        client.writer.close()
+
+    assert (400, []) == (status, engine.posts("/v1/files"))
 
 
 async def test_body_that_waits_for_leave_gets_it(tmp_path: Path) -> None:
