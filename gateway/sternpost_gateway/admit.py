@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from sternpost_gateway.client import CountBody
 from sternpost_gateway.errors import Overloaded
 from sternpost_gateway.settings import Limits
 
@@ -56,20 +57,27 @@ class Admission:
             self.in_flight -= 1
 
     @contextmanager
-    def body(self, size: int) -> Iterator[None]:
+    def body(self, size: int) -> Iterator[CountBody]:
         """
-        Count the bytes of one body, by its declared length or, without one, by the most it may have.
+        Count the bytes of one body, and yield what is told when they turn out to be more or fewer.
 
         Raises:
-            Overloaded: the bodies in flight have as many bytes as allowed.
+            Overloaded: the bodies in flight have as many bytes as allowed; the yielded raises it, too.
         """
-        if self.body_bytes + size > self._limits.bodies_bytes_max and self.body_bytes:
-            raise self._overloaded("the bodies in flight are too large together")
-        self.body_bytes += size
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            others = self.body_bytes - counted
+            if size > counted and others and others + size > self._limits.bodies_bytes_max:
+                raise self._overloaded("the bodies in flight are too large together")
+            self.body_bytes, counted = others + size, size
+
+        count(size)
         try:
-            yield
+            yield count
         finally:
-            self.body_bytes -= size
+            self.body_bytes -= counted
 
     async def take_retry(self) -> Callable[[], None] | None:
         """

@@ -7,7 +7,7 @@ Nothing here looks into bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -20,6 +20,9 @@ from sternpost_gateway.stall import Stall
 
 Result = TypeVar("Result")
 
+CountBody = Callable[[int], None]
+"""Is told how many bytes a body has, as far as is known; raises `Overloaded` where there is no room."""
+
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods whose requests may have a body."""
 
@@ -28,6 +31,10 @@ LINGER_SECONDS: Final = 1.0
 
 SURPLUS: Final = "sternpost.surplus"
 """The ASGI extension of what comes over a connection beyond those that are allowed."""
+
+
+def uncounted(size: int) -> None:
+    """Count nothing."""
 
 
 class Client:
@@ -82,34 +89,38 @@ class Client:
             raise BadRequest("a request has either one Content-Length or a Transfer-Encoding")
         return int(lengths.pop()) if lengths else None
 
-    async def read_body(self) -> bytes:
+    async def read_body(self, count: CountBody = uncounted) -> bytes:
         """
-        Read the whole body.
+        Read the whole body; `count` is told of one that comes without its length, as it comes.
 
         Raises:
+            Overloaded: from `count`.
             TooLarge: over the limit; raised as soon as that is known, with the rest unread.
             TooSlow: slower than the agreed rate after the grace.
             ClientGone: the client left before the end.
         """
-        declared = self.check_framing() or 0
-        limit = self._limits.body_bytes_max
-        if declared > limit:
-            raise _too_large(limit)
+        declared, limit = self.check_framing(), self._limits.body_bytes_max
+        if declared is not None:
+            count = uncounted
+            if declared > limit:
+                raise _too_large(limit)
         message = await self._next()
         if not message.get("more_body", False):
             body: bytes = message.get("body", b"")
             if len(body) > limit:
                 raise _too_large(limit)
             self._body_read.set()
+            count(len(body))
             return body
-        return await self._read_rest(message.get("body", b""), limit)
+        return await self._read_rest(message.get("body", b""), limit, count)
 
-    async def _read_rest(self, first: bytes, limit: int) -> bytes:
+    async def _read_rest(self, first: bytes, limit: int, count: CountBody) -> bytes:
         pieces = [first]
         size = len(first)
         started = self._clock.monotonic()
         more = True
         while more and size <= limit:
+            count(size)
             message = await self._next(self._deadline_seconds(started, size))
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
@@ -117,6 +128,7 @@ class Client:
         if size > limit:
             raise _too_large(limit)
         self._body_read.set()
+        count(size)
         return b"".join(pieces)
 
     def _deadline_seconds(self, started: float, size: int) -> float:

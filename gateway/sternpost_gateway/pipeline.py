@@ -30,7 +30,6 @@ from sternpost_gateway.canonicalize import Canonicalized, canonicalize
 from sternpost_gateway.client import Client
 from sternpost_gateway.cold_gate import ColdGate, Entry, Pass, patience_of
 from sternpost_gateway.compose import Composed, compose
-from sternpost_gateway.content_coding import coding_of
 from sternpost_gateway.decoding import acceptable
 from sternpost_gateway.eligible import eligible
 from sternpost_gateway.errors import (
@@ -193,10 +192,16 @@ class Pipeline:
             if by_model and client.method == "GET" and client.path == MODELS_PATH:
                 await self._list_models(client, request_id)
                 return
-            if inspect:
-                stack.enter_context(parts.admission.body(self._body_bytes(client)))
+            declared = client.check_framing() or 0
             received = await receive(
-                client, request_id, arrived, caller, inspect=inspect, by_model=by_model, trace=trace
+                client,
+                request_id,
+                arrived,
+                caller,
+                inspect=inspect,
+                by_model=by_model,
+                trace=trace,
+                count=stack.enter_context(parts.admission.body(declared if inspect else 0)),
             )
             trace.event(Stage.RECEIVED)
             planned = self._decide(received)
@@ -208,12 +213,6 @@ class Pipeline:
         answer = await client.run_until_gone(self._parts.models.answer())
         self._recorder.refused(NO_POLICY, answer.code)
         await client.answer(answer, request_id)
-
-    def _body_bytes(self, client: Client) -> int:
-        declared = client.check_framing()
-        if declared is None or coding_of(client.headers):
-            return self._parts.settings.limits.body_bytes_max
-        return declared
 
     def _decide(self, received: Received) -> Planned:
         """Run the deciding stages; a failure in them that is ours passes the request through plainly."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from sternpost_core.jsonspan import Document, scan
 from sternpost_core.policy_match import Caller
-from sternpost_gateway.client import BODY_METHODS, Client
+from sternpost_gateway.client import BODY_METHODS, Client, CountBody, uncounted
 from sternpost_gateway.content_coding import coding_of, decoded, without_coding
 from sternpost_gateway.headers import Headers
 from sternpost_gateway.model_name import HEAD_BYTES_MAX, model_in, model_of_path
@@ -62,11 +62,15 @@ async def receive(
     inspect: bool,
     by_model: bool = False,
     trace: Trace = NO_TRACE,
+    count: CountBody = uncounted,
 ) -> Received:
     """
     Take a request in; with `inspect`, read and check its body; with `by_model`, find out its model without.
 
+    `count` is told how many bytes there are of a body that is read, where its length has not been declared.
+
     Raises:
+        Overloaded: from `count`.
         BadRequest, TooLarge, TooSlow, ClientGone: as `Client.read_body` says.
         UnknownCoding: the body is compressed in a way that is not read here.
         BodyError: the body is not a JSON object that everybody reads alike.
@@ -74,9 +78,11 @@ async def receive(
     client.check_framing()
     headers, document = client.headers, None
     if inspect:
-        body, coding = await client.read_body(), coding_of(headers)
+        body, coding = await client.read_body(count), coding_of(headers)
         if coding:
+            count(client.body_bytes_max)
             body, headers = await decoded(body, coding, client.body_bytes_max), without_coding(headers)
+            count(len(body))
         document = scan(body)
     has_body = document is None and _has_body(client)
     if document is None and not has_body:

@@ -66,6 +66,22 @@ def test_bodies_share_their_bytes() -> None:
         assert 100 == tested.body_bytes
 
 
+def test_body_counts_with_what_it_turns_out_to_have() -> None:
+    """A body may grow while there is room, and makes room when it shrinks; alone it may grow at will."""
+    tested = admission(bodies_bytes_max=100)
+    with tested.body(0) as one:
+        one(150)
+        one(30)
+        with tested.body(60) as two:
+            two(70)
+            with pytest.raises(Overloaded):
+                two(71)
+            two(40)
+        assert 30 == tested.body_bytes
+
+    assert 0 == tested.body_bytes
+
+
 def virtually(main: Callable[[], Coroutine[None, None, Result]]) -> Result:
     """Run in virtual time."""
     return run_virtual(lambda clock: main())

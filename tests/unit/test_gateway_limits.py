@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -92,6 +93,9 @@ async def with_one_in_flight(gateway: RunningGateway, engine: FakeEngine) -> Asy
         pytest.param({"body_bytes_max": 60}, CHUNKED, (413, "request_too_large"), 0, id="not-declared"),
         pytest.param({"in_flight_max": 1}, WHOLE, (429, "gateway_overloaded"), 0, id="in-flight"),
         pytest.param({"bodies_bytes_max": 99}, WHOLE, (429, "gateway_overloaded"), 0, id="bodies"),
+        pytest.param(
+            {"bodies_bytes_max": 99}, CHUNKED, (429, "gateway_overloaded"), 0, id="bodies-in-chunks"
+        ),
         pytest.param({"connections_max": 1}, WHOLE, (429, "gateway_overloaded"), 0, id="connections"),
         pytest.param(
             {}, head(f"x-a: {'a' * 70_000}", "content-length: 0"), (431, "headers_too_large"), 0, id="headers"
@@ -124,6 +128,28 @@ async def test_what_is_over_a_limit_is_told_at_once(
     assert retry_after <= ({1, 2, 3, 4, 5} if expected[0] == 429 else {0})
     assert min(one.seconds for one in refusals) - waits < REFUSED_SECONDS_MAX
     assert (1 if held else 0) == reached
+
+
+PACKED: Final = gzip.compress(BODY)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(CHUNKED + b"0\r\n\r\n", id="chunked"),
+        pytest.param(
+            head("content-encoding: gzip", f"content-length: {len(PACKED)}") + PACKED, id="compressed"
+        ),
+    ],
+)
+async def test_body_of_unknown_length_counts_with_the_length_it_has(tmp_path: Path, request_: bytes) -> None:
+    """Requests whose length has not been told take as much room as others, once they have been read."""
+    settings = limited(body_bytes_max=10 * len(BODY), bodies_bytes_max=20 * len(BODY))
+    engine = FakeEngine(first_delay_seconds=0.5)
+    async with running_engine(engine), running_gateway(tmp_path, [engine.url], settings=settings) as gateway:
+        answers = await asyncio.gather(*(refusal(gateway, request_) for _ in range(10)))
+
+    assert [200] * 10 == [one.status for one in answers]
 
 
 OPEN_MAX: Final = 4
