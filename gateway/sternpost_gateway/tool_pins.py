@@ -2,8 +2,9 @@
 Pins: the first-seen byte form of a tool list and of each tool, reused for every equivalent form.
 
 Tools are put in the order of type and name, so that gateways that know nothing of each other agree; only
-within a session do the tools that it had keep their places, and new ones follow. A list whose tools
-steer guided decoding, or whose tools share a name, is left as it is.
+within a session do the tools that it had keep their places, and new ones follow. The agents of one session
+may have different tools and take turns: each list goes on from the one that it shares most of its beginning
+with. A list whose tools steer guided decoding, or whose tools share a name, is left as it is.
 
 Pins are kept for each policy and tenant apart, least recently used first out. What is forgotten costs reuse
 and nothing else.
@@ -12,14 +13,15 @@ and nothing else.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from sternpost_core.content import ContentId
 from sternpost_core.jsonspan import Document, Span, elements
-from sternpost_core.tool_form import Label, Tool, read_tool
+from sternpost_core.tool_form import Label, read_tool
 from sternpost_gateway.bounded import Bounded, BoundedSize
 
 SCOPES_MAX: Final = 256
@@ -34,8 +36,11 @@ LIST_BYTES_MAX: Final = 256 * 1024
 ORDERS_BYTES_MAX: Final = 2 * 1024 * 1024
 """
 Bytes of names and keys that are kept for one policy and tenant: of sessions' tools, and again of lists that
-need not be read again. With 20 tools that is some 1,000 sessions.
+need not be read again. With 20 tools that is some 1,000 sessions of one agent.
 """
+
+AGENTS_MAX: Final = 8
+"""Orders of one session that are remembered, the last one first."""
 
 Order = tuple[Label, ...]
 
@@ -81,23 +86,16 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    tool: Tool
-    raw: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is known of a list from its bytes: why it is left alone, or its tools' order and keys."""
+    """What is known of a list from its bytes: why it is left alone, or its tools' keys, by type and name."""
 
     outcome: ToolsOutcome | None
-    order: Order = ()
-    keys: tuple[ContentId, ...] = ()
+    keys: Mapping[Label, ContentId] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
         """Return how many bytes it takes, about."""
-        return sum(len(label.type) + len(label.name) for label in self.order) + sum(map(len, self.keys))
+        return _size(self.keys) + sum(map(len, self.keys.values()))
 
 
 class ToolPins:
@@ -126,72 +124,86 @@ class _ScopePins:
     def __init__(self, bytes_max: int) -> None:
         self._tools: BoundedSize[ContentId, bytes] = BoundedSize(bytes_max)
         self._lists: BoundedSize[tuple[ContentId, ...], bytes] = BoundedSize(bytes_max)
-        self._seen: BoundedSize[tuple[bytes, Order], _Seen] = BoundedSize(ORDERS_BYTES_MAX)
-        self._orders: BoundedSize[str, Order] = BoundedSize(ORDERS_BYTES_MAX)
+        self._seen: BoundedSize[bytes, _Seen] = BoundedSize(ORDERS_BYTES_MAX)
+        self._orders: BoundedSize[str, tuple[Order, ...]] = BoundedSize(ORDERS_BYTES_MAX)
 
     def settle(self, session: str | None, document: Document, span: Span) -> Settled:
-        """Decide from memory where the very bytes have been seen after the same order."""
-        before = (self._orders.get(session) if session else None) or ()
+        """Decide from memory where the very bytes have been seen before."""
         raw = document.body[span.start : span.end]
-        known = (hashlib.sha256(raw).digest(), before)
-        seen = self._seen.get(known)
-        form = self._lists.get(seen.keys) if seen else None
-        if seen is None or (seen.outcome is None and form is None):
-            seen, form = self._look(raw, _read(document, span), before)
-            self._seen.put(known, seen, seen.size)
-        if session and seen.order:
-            self._orders.put(session, seen.order, len(session) + seen.size)
+        digest = hashlib.sha256(raw).digest()
+        seen = self._seen.get(digest)
+        if seen is None:
+            seen = _look(_raws(document, span))
+            self._seen.put(digest, seen, seen.size)
         if seen.outcome is not None:
             return Settled(seen.outcome)
+        order = self._order(session, seen.keys)
+        form = self._form(document, span, [seen.keys[label] for label in order])
         return Settled(ToolsOutcome.SAME) if form == raw else Settled(ToolsOutcome.PINNED, form)
 
-    def _look(
-        self, raw: bytes, listed: Sequence[_Listed] | None, before: Order
-    ) -> tuple[_Seen, bytes | None]:
-        """Read a list, and return its pinned form if it has one."""
-        if listed is None:
-            return _Seen(ToolsOutcome.NOT_TOOLS), None
-        if any(one.tool.is_strict for one in listed):
-            return _Seen(ToolsOutcome.GUIDED), None
-        if len({one.tool.label for one in listed}) < len(listed):
-            return _Seen(ToolsOutcome.DUPLICATE_TOOL_NAME), None
-        ordered = _ordered(listed, before)
-        keys = tuple(one.tool.key for one in ordered)
-        order = tuple(one.tool.label for one in ordered)
-        return _Seen(None, order, keys), self._form(raw, listed, ordered, keys)
+    def _order(self, session: str | None, labels: Collection[Label]) -> Order:
+        """Return the order that a session's tools take, and remember it; without a session, their own."""
+        if not session or not labels:
+            return tuple(labels)
+        before = self._orders.get(session) or ()
+        order = _following(before, labels)
+        if before[:1] != (order,):
+            orders = (order, *(one for one in before if one != order))[:AGENTS_MAX]
+            self._orders.put(session, orders, len(session) + sum(map(_size, orders)))
+        return order
 
-    def _form(
-        self, raw: bytes, listed: Sequence[_Listed], ordered: Sequence[_Listed], keys: tuple[ContentId, ...]
-    ) -> bytes:
+    def _form(self, document: Document, span: Span, keys: Sequence[ContentId]) -> bytes:
         """Return the pinned form of a list in this order; an unknown list's own, if nothing is against it."""
-        form = self._lists.get(keys)
+        form = self._lists.get(tuple(keys))
         if form is None:
-            tools = [self._tool_form(one) for one in ordered]
-            form = raw if tools == [one.raw for one in listed] else b"[" + b",".join(tools) + b"]"
-            self._lists.put(keys, form, len(form))
+            raws = _raws(document, span)
+            own = {tool.key: raw for raw in raws if (tool := read_tool(raw)) is not None}
+            tools = [self._tool_form(key, own[key]) for key in keys]
+            form = document.body[slice(*span)] if tools == raws else b"[" + b",".join(tools) + b"]"
+            self._lists.put(tuple(keys), form, len(form))
         return form
 
-    def _tool_form(self, listed: _Listed) -> bytes:
-        form = self._tools.get(listed.tool.key)
+    def _tool_form(self, key: ContentId, raw: bytes) -> bytes:
+        form = self._tools.get(key)
         if form is None:
-            form = listed.raw
-            self._tools.put(listed.tool.key, form, len(form))
+            form = raw
+            self._tools.put(key, form, len(form))
         return form
 
 
-def _read(document: Document, span: Span) -> list[_Listed] | None:
-    """Return the list's tools, None if something else is among them."""
-    listed: list[_Listed] = []
-    for element in elements(document, span):
-        raw = document.body[element.start : element.end]
-        tool = read_tool(raw)
-        if tool is None:
-            return None
-        listed.append(_Listed(tool, raw))
-    return listed
+def _raws(document: Document, span: Span) -> list[bytes]:
+    return [document.body[slice(*element)] for element in elements(document, span)]
 
 
-def _ordered(listed: Sequence[_Listed], before: Order) -> list[_Listed]:
-    """Put the tools that were there before first, in their places, then the others by type and name."""
-    places = {label: place for place, label in enumerate(before)}
-    return sorted(listed, key=lambda one: (places.get(one.tool.label, len(places)), one.tool.label))
+def _look(raws: Sequence[bytes]) -> _Seen:
+    """Say what is known of a list of tools from their bytes."""
+    tools = [tool for raw in raws if (tool := read_tool(raw)) is not None]
+    if len(tools) < len(raws):
+        return _Seen(ToolsOutcome.NOT_TOOLS)
+    if any(tool.is_strict for tool in tools):
+        return _Seen(ToolsOutcome.GUIDED)
+    keys = {tool.label: tool.key for tool in sorted(tools, key=lambda tool: tool.label)}
+    return _Seen(ToolsOutcome.DUPLICATE_TOOL_NAME) if len(keys) < len(tools) else _Seen(None, keys)
+
+
+def _following(before: Sequence[Order], labels: Collection[Label]) -> Order:
+    """
+    Return the order in which tools follow what a session had before.
+
+    Of its earlier orders that counts whose beginning is all there for longest: so much stays cached. Of equal
+    ones the last counts. What is left of it stays in place, and new tools follow.
+    """
+    closest = max(before, key=lambda order: _shared(order, labels), default=())
+    kept = [label for label in closest if label in labels]
+    new = set(labels).difference(kept)
+    return (*kept, *(label for label in labels if label in new))
+
+
+def _shared(order: Order, labels: Collection[Label]) -> int:
+    """Return how many tools an order begins with that are all there."""
+    return len(list(takewhile(labels.__contains__, order)))
+
+
+def _size(labels: Collection[Label]) -> int:
+    """Return how many bytes names take, about."""
+    return sum(len(label.type) + len(label.name) for label in labels)

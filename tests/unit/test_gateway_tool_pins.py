@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sternpost_core.jsonspan import scan
-from sternpost_gateway.tool_pins import LIST_BYTES_MAX, Scope, Settled, ToolPins, ToolsOutcome
+from sternpost_gateway.tool_pins import AGENTS_MAX, LIST_BYTES_MAX, Scope, Settled, ToolPins, ToolsOutcome
 
 SCOPE = Scope("agents/support", "acme")
 
@@ -109,6 +109,30 @@ def test_session_keeps_its_tools_in_place(lists: list[list[Any]], expected: list
 
     assert expected == names(last)
     assert sorted(expected) == names(sent(pins, lists[-1])) == names(sent(pins, lists[-1], session="s-2"))
+
+
+def test_agents_of_a_session_do_not_move_each_others_tools() -> None:
+    """An agent's tools go out as they did before, whoever had a turn since, up to the last few agents."""
+    pins = ToolPins()
+    main = [tool(name) for name in "abcd"]
+    helpers = [[tool("c"), tool(f"x{number}")] for number in range(AGENTS_MAX - 1)]
+    forms = {sent(pins, main, session="s-1")}
+    for helper in helpers * 2:
+        sent(pins, helper, session="s-1")
+        forms.add(sent(pins, main, session="s-1"))
+
+    assert {json.dumps(main).encode()} == forms
+
+
+def test_orders_of_a_session_are_bounded() -> None:
+    """What more agents had their turns than are remembered is forgotten: tools then follow the last one."""
+    pins = ToolPins()
+    main = [tool(name) for name in "abcd"]
+    sent(pins, main, session="s-1")
+    for number in range(AGENTS_MAX):
+        sent(pins, [tool("c"), tool(f"x{number}")], session="s-1")
+
+    assert ["c", "a", "b", "d"] == names(sent(pins, main, session="s-1"))
 
 
 def test_scopes_know_nothing_of_each_other() -> None:
