@@ -26,18 +26,21 @@ from sternpost_core.policy import (
 )
 from sternpost_gateway.builder import Wish
 from sternpost_gateway.bypass import Bypass
-from sternpost_gateway.dialogue import raw_member
+from sternpost_gateway.dialogue import Dialogue, raw_member
 from sternpost_gateway.identify import Identified
 from sternpost_gateway.kills import AFFINITY_OFF, READS_OFF, REWRITES_OFF
 from sternpost_gateway.rendering import template_of
-from sternpost_gateway.segment import Chat, Segmented, tail_source
+from sternpost_gateway.segment import Chat, Segmented, TailPlace, tail_source
 from sternpost_gateway.shadow.verdicts import TailVersion
 from sternpost_gateway.tails import TailKey
 from sternpost_gateway.versions import Versions
 
+CONTINUE_FIELD: Final = "continue_final_message"
+"""Asks for an answer that goes on with the words of the last message."""
+
 UNREPEATABLE_FIELDS: Final = (
     "add_generation_prompt",
-    "continue_final_message",
+    CONTINUE_FIELD,
     "documents",
     "previous_input_messages",
     "prompt_embeds",
@@ -191,7 +194,7 @@ def _turns_reads_off(policy: Policy | None, bypass: Bypass | None) -> bool:
 
 def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
     place, dialogue = (chat.place, chat.dialogue) if chat and chat.tail_may_move else (None, None)
-    if place is None or dialogue is None:
+    if place is None or dialogue is None or _continues_elsewhere(document, place, dialogue, policy):
         return []
     assert dialogue.array is not None and place.first is not None, "only an element of a list is moved"
     match policy.prompt.layout:
@@ -201,6 +204,14 @@ def _moves(chat: Chat | None, document: Document, policy: Policy) -> list[Edit]:
             return move_element_before(document, dialogue.array, place.first, dialogue.opening)
         case Layout.PRESERVE:
             return []
+
+
+def _continues_elsewhere(document: Document, place: TailPlace, dialogue: Dialogue, policy: Policy) -> bool:
+    """Say whether the answer is to go on from the last message, and would from another if the tail moved."""
+    if raw_member(document, CONTINUE_FIELD) != b"true":
+        return False
+    is_last = place.first == len(dialogue.messages) - 1
+    return is_last if is_tail_first(policy) else not is_last
 
 
 def _salt(segmented: Segmented, document: Document, secret: bytes) -> str | None:

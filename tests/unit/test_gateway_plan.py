@@ -204,6 +204,29 @@ def test_tail_first_moves_the_tail_behind_the_prefix(sent: list[Any], expected: 
     assert expected == body["messages"]
 
 
+BEGUN = {"role": "assistant", "content": "The answer is"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "sent", "goes_on", "expected"),
+    [
+        pytest.param("FixedTail", [USER, TAIL, BEGUN], True, [USER, TAIL, BEGUN], id="answer-begun"),
+        pytest.param("FixedTail", [USER, TAIL, BEGUN], False, [USER, BEGUN, TAIL], id="answer-ended"),
+        pytest.param("TailFirst", [USER, TAIL, BEGUN], True, [TAIL, USER, BEGUN], id="tail-first"),
+        pytest.param("TailFirst", [USER, TAIL], True, [USER, TAIL], id="tail-goes-on"),
+    ],
+)
+def test_message_that_is_to_go_on_stays_the_last(
+    layout: str, sent: list[Any], goes_on: bool, expected: list[Any]
+) -> None:
+    """With `continue_final_message` the model goes on with the words of the last message, and of no other."""
+    tested = policy(prompt={"layout": layout, "tail": {"source": "LastSystemMessage"}})
+    options = {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
+    body = {"model": "qwen", "messages": [SYSTEM, *sent], **options}
+
+    assert [SYSTEM, *expected] == body_of(Scene(body=body, policy=tested).compose())["messages"]
+
+
 @pytest.mark.parametrize("suffix_cache", [{}, None], ids=["with-suffix-cache", "without"])
 @pytest.mark.parametrize("level", [KillLevel.NONE, KillLevel.NO_SUFFIX_READS, KillLevel.NEW_EPOCH], ids=str)
 def test_tail_first_asks_nothing_of_the_suffix_store(level: KillLevel, suffix_cache: object) -> None:
