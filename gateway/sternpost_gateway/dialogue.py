@@ -74,7 +74,7 @@ def dialogue_of(document: Document, path: str) -> Dialogue | None:
     begins = document.text[member.value_span.start]
     if begins == "[" and holder in LISTED:
         messages = elements(document, member.value_span)
-        opening, has_moved = _opening(document, messages)
+        opening, has_moved = _opening(document, messages, is_led=instructions is not None)
         return Dialogue(
             holder=holder,
             array=member.value_span,
@@ -107,14 +107,18 @@ def prompt_end(dialogue: Dialogue) -> int:
     return held.end
 
 
-def _opening(document: Document, messages: tuple[Span, ...]) -> tuple[int, bool]:
-    """Return how many leading messages are fixed, and whether what was moved out of them follows."""
-    for index, span in enumerate(messages):
-        if not is_fixed(document, span):
-            return index, False
-        if _is_moved(document, span):
-            return index, True
-    return len(messages), False
+def _opening(document: Document, messages: tuple[Span, ...], *, is_led: bool) -> tuple[int, bool]:
+    """
+    Return how many leading messages are fixed, and whether what was moved out of them follows.
+
+    That is moved out of something in front, which `is_led` says of instructions, and stands before the user's
+    words; elsewhere the mark is an application's own.
+    """
+    fixed = next((at for at, span in enumerate(messages) if not is_fixed(document, span)), len(messages))
+    last = fixed - 1
+    if last < (0 if is_led else 1) or fixed == len(messages) or not _is_moved(document, messages[last]):
+        return fixed, False
+    return last, True
 
 
 def _is_moved(document: Document, message: Span) -> bool:

@@ -114,7 +114,7 @@ def _spans(
     document: Document, text: Text, lines: Sequence[VolatileLine], moved: Sequence[VolatileLine]
 ) -> tuple[list[Span], list[Span]]:
     """Return where in the body a text's lines are cut, and where those that move stand."""
-    cuts = [_cut(len(text.text), first, final) for first, final in _runs(lines)]
+    cuts = [_cut(text.text, first, final) for first, final in _runs(lines)]
     kept = [(line.start, line.end) for line in moved]
     characters = sorted({offset for span in (*cuts, *kept) for offset in span})
     raw = document.body[text.span.start : text.span.end]
@@ -123,11 +123,12 @@ def _spans(
     return in_body[: len(cuts)], in_body[len(cuts) :]
 
 
-def _cut(length: int, first: VolatileLine, final: VolatileLine) -> tuple[int, int]:
+def _cut(text: str, first: VolatileLine, final: VolatileLine) -> tuple[int, int]:
     """Return the characters of lines with the line break behind them; at the text's end, in front."""
-    if final.end < length:
+    if final.end < len(text):
         return first.start, final.end + 1
-    return max(0, first.start - 1), length
+    line_break = "\r\n" if text.endswith("\r\n", 0, first.start) else "\n"
+    return max(0, first.start - len(line_break)), len(text)
 
 
 def _runs(lines: Sequence[VolatileLine]) -> Iterator[tuple[VolatileLine, VolatileLine]]:

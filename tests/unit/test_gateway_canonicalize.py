@@ -91,6 +91,7 @@ def is_unchanged(tested: Scene) -> bool:
         pytest.param(f'"é\\\t{CLOCK}😀"\nb', "Hi", ["b", f'"é\\\t{CLOCK}😀"\n|Hi'], id="escapes"),
         pytest.param(f"{TICKET}\n{RULES}", "Hi", [RULES, f"{TICKET}\n|Hi"], id="pattern"),
         pytest.param(f"{TICKET}\r\n{RULES}", "Hi", [RULES, f"{TICKET}\r\n|Hi"], id="carriage-return"),
+        pytest.param(f"a\r\n{CLOCK}", "Hi", ["a", f"{CLOCK}\n|Hi"], id="carriage-return-at-the-end"),
         pytest.param(parts("a", f"b\n{CLOCK}"), "Hi", [parts("a", "b"), f"{CLOCK}\n|Hi"], id="from-a-part"),
         pytest.param(f"{CLOCK}\na", parts("Hi", "b"), ["a", parts(f"{CLOCK}\n|Hi", "b")], id="into-a-part"),
         pytest.param(f"{CLOCK}\na", "", ["a", f"{CLOCK}\n|"], id="into-nothing"),

@@ -197,6 +197,30 @@ def test_moved_message_is_no_part_of_the_prefix() -> None:
     assert canonical.body == (again.canonicalize().document or canonical).body
 
 
+@pytest.mark.parametrize("takes_later_system", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param([], [], id="alone"),
+        pytest.param([], [TAIL], id="before-other-rules"),
+        pytest.param([TAIL], [TAIL], id="between-other-rules"),
+    ],
+)
+def test_rules_that_an_application_marks_so_are_its_prefix(
+    before: list[Any], after: list[Any], takes_later_system: bool
+) -> None:
+    """What begins with the mark and cannot have been moved is looked into, and belongs to the prefix."""
+    own, left = ({**RULES, "content": "<system-context>\n" + one["content"]} for one in (RULES, KIND))
+    tested = replace(relocated([*before, own, *after, USER]), takes_later_system=takes_later_system)
+    planned = tested.plan()
+    document, chat = planned.segmented.canonicalized.document, planned.segmented.chat
+    assert document is not None and chat is not None
+    messages = json.loads(document.body)["messages"]
+
+    assert (len(before) + 1 + len(after), None) == (chat.dialogue.opening, chat.place)
+    assert [*before, left, *after] == messages[: chat.dialogue.opening]
+
+
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
