@@ -204,7 +204,7 @@ class _RuleSet:
         return hits
 
     def _detected(self, line: str) -> Iterator[Hit]:
-        for span in detect(line):
+        for span in detect(line) if self._actions else ():
             if (action := self._actions.get(span.detector)) is not None:
                 yield Hit(span.start, span.detector.value, action)
 

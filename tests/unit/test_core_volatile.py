@@ -40,6 +40,31 @@ UUID = "123e4567-e89b-12d3-a456-426614174000"
         pytest.param("epoch 1796000000.123 s", "1796000000.123", "Timestamp", id="epoch-fraction"),
         pytest.param("on 29. November 2026 we", "29. November 2026", "Date", id="ordinal-dot"),
         pytest.param("Date: 29-Nov-2026", "Date: 29-Nov-2026", "Date", id="dashes"),
+        pytest.param("on the 29th of November, 2026 we", "29th of November, 2026", "Date", id="day-of-month"),
+        pytest.param("am 14. Dezember 2026 um", "14. Dezember 2026", "Date", id="german"),
+        pytest.param("am 3. März 2026 um", "3. März 2026", "Date", id="german-umlaut"),
+        pytest.param("le 1er février 2026 ici", "1er février 2026", "Date", id="french"),
+        pytest.param("el 3 de enero de 2026 hoy", "3 de enero de 2026", "Date", id="spanish"),
+        pytest.param("il 3 maggio 2026 qui", "3 maggio 2026", "Date", id="italian"),
+        pytest.param("em 3 de outubro de 2026 a", "3 de outubro de 2026", "Date", id="portuguese"),
+        pytest.param("op 3 maart 2026 om", "3 maart 2026", "Date", id="dutch"),
+        pytest.param("на 30 ноября 2026 и", "30 ноября 2026", "Date", id="russian"),
+        pytest.param("今天是2026年11月29日。", "2026年11月29日", "Date", id="chinese"),
+        pytest.param("오늘은 2026년 11월 29일", "2026년 11월 29일", "Date", id="korean"),
+        pytest.param(
+            "現在2026年11月29日17時12分です", "2026年11月29日17時12分", "Timestamp", id="japanese-time"
+        ),
+        pytest.param("am 29.11.26 17:12 we", "29.11.26 17:12", "Timestamp", id="short-year-and-time"),
+        pytest.param(
+            "at 11/29/26, 5:12 PM we", "11/29/26, 5:12 PM", "Timestamp", id="short-year-and-meridiem"
+        ),
+        pytest.param("Uhrzeit: 17:12 Uhr", "Uhrzeit: 17:12", "Timestamp", id="german-time"),
+        pytest.param("Weekday: Sunday", "Weekday: Sunday", "Date", id="weekday-label"),
+        pytest.param("on turn 7/20 now", "turn 7/20", "Counter", id="turn-slash"),
+        pytest.param("in chat id: 99887766", "chat id: 99887766", "SessionId", id="chat"),
+        pytest.param(
+            "run 01ARZ3NDEKTSV4RRFFQ69G5FAV a", "01ARZ3NDEKTSV4RRFFQ69G5FAV", "RandomToken", id="ulid"
+        ),
         pytest.param("Well, today is Sunday.", "today is Sunday", "Date", id="day-of-the-week"),
         pytest.param("a session: 8f3a2b1c b", "session: 8f3a2b1c", "SessionId", id="session-without-id"),
         pytest.param(
@@ -109,6 +134,12 @@ def test_volatile_span_is_found(line: str, span: str, detector: str) -> None:
         "From now on 12 rules hold",
         "The nonce is never shown",
         "Head to door 1234567",
+        "Take 12 of 2000 maisonettes, 3 majors and 5 decanters of 2024",
+        "Version 1.2.26 and parts 10-12-26",
+        "Give 5 gennakers 2000 miles",
+        "The rest day is Sunday and it has 24 hours",
+        "0123456789012345678901234567890",
+        "01ABCDEFGHJKMNPQRSTVWXYZAB",
     ],
 )
 def test_fixed_text_is_left_alone(line: str) -> None:
@@ -126,6 +157,44 @@ def test_spans_of_one_line_are_told_apart() -> None:
 def test_spans_of_one_line_are_bounded() -> None:
     """A line of nothing but times costs no more than its length."""
     assert SPANS_MAX == len(detect("12:00:01 " * 1000))
+
+
+SPANS = (
+    "2026-11-29 09:00:01",
+    "Sunday, November 29, 2026 at 9:00 AM",
+    "29. November 2026",
+    "29.11.2026",
+    "2026年11月29日 17:12",
+    "1764400000",
+    "request id = " + "a1b2c3d4" * 16,
+    "session: 8f3a2b1c",
+    UUID,
+    "cwd: /home/ada/" + "src/" * 40,
+    "turn 7 of 20",
+    "tokens used: 10234",
+    "message number   :  4",
+    "0a1b2c3d" * 16,
+    "HEAD is at 3f2c1d0a",
+    "nonce=" + "Zm1" * 40,
+    "8Fj3kLm9QpRsT2uVwXyZ" * 6,
+    "today is Sunday",
+)
+FILLERS = st.builds(
+    str.__mul__, st.sampled_from(["so ", "order 17, ", "é 2,000: ", "a-b 3. "]), st.integers(30, 80)
+)
+
+
+@given(st.lists(st.tuples(FILLERS, st.sampled_from(SPANS)), min_size=1, max_size=8), FILLERS)
+def test_span_is_found_wherever_it_stands(pieces: list[tuple[str, str]], end: str) -> None:
+    """In a long line the same is found as in a short one, and nothing else."""
+    line, expected = "", []
+    for filler, span in pieces:
+        line += filler + " " + span + " "
+        (found,) = detect(f"so {span} ")
+        at = len(line) - len(span) - 4
+        expected.append((at + found.start, at + found.end, found.detector))
+
+    assert expected == [(one.start, one.end, one.detector) for one in detect(line + end)]
 
 
 @given(st.text(alphabet=st.sampled_from("0123456789abcdefABZ-:=./ T_id"), max_size=200))
