@@ -20,6 +20,8 @@ KEYS_MAX: Final = 20_000
 
 RETRY_SECONDS: Final = 1.0
 RETRY_SECONDS_MAX: Final = 60.0
+DOUBLINGS_MAX: Final = 6
+"""After which a retry waits as long as any."""
 
 
 class WorkQueue:
@@ -98,7 +100,8 @@ class WorkQueue:
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         self._release(key)
-        self.add(key, min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2**count))
+        # An object that fails for days must not make the number too large to be one.
+        self.add(key, min(RETRY_SECONDS_MAX, RETRY_SECONDS * 2 ** min(count, DOUBLINGS_MAX)))
 
     def forget(self, key: Key) -> None:
         """Forget a key that there is no object of any more."""

@@ -58,6 +58,19 @@ def test_failures_wait_longer_each_time_up_to_a_minute() -> None:
     assert [1, 2, 4, 8, 16, 32, 60, 60] == waits
 
 
+def test_what_fails_for_days_is_tried_every_minute() -> None:
+    """The number of failures has no end, and ends nothing."""
+    clock = FakeClock()
+    queue = WorkQueue(clock)
+    queue.add(A)
+    for _ in range(2000):
+        assert A == queue.take()
+        queue.failed(A)
+        clock.advance(RETRY_SECONDS_MAX)
+
+    assert A == queue.take()
+
+
 def test_queue_is_bounded() -> None:
     """More keys than the limit are left to the next full list."""
     queue = WorkQueue(FakeClock())
