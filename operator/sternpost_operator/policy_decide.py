@@ -15,7 +15,13 @@ from sternpost_operator.analysis import EVALUATE_SECONDS
 from sternpost_operator.conditions import Condition, Kind, Truth, timestamp, write_conditions
 from sternpost_operator.figures import Figures, figures_to_status
 from sternpost_operator.plan import Event, EventType, Plan
-from sternpost_operator.policy_status import REASON_LENGTH_MAX, append_decisions, read_rollout, write_rollout
+from sternpost_operator.policy_status import (
+    COMMAND_LENGTH_MAX,
+    REASON_LENGTH_MAX,
+    append_decisions,
+    read_rollout,
+    write_rollout,
+)
 from sternpost_operator.pool_render import digest
 from sternpost_operator.resources import Object
 from sternpost_operator.rollout import (
@@ -96,6 +102,15 @@ def behaviour_digest(policy: Policy) -> str:
     return digest([spec["prompt"], spec.get("suffixCache"), spec["tenancy"]])
 
 
+def command_mark(command: str) -> str:
+    """Return what a status can hold of an order: all of it, or its beginning and the digest of it all."""
+    if len(command) <= COMMAND_LENGTH_MAX:
+        return command
+    # A beginning alone would never equal the whole, and the order would be obeyed at each look.
+    end = f"#{digest(command)}"
+    return command[: COMMAND_LENGTH_MAX - len(end)] + end
+
+
 def is_active(policy: Policy) -> bool:
     """Tell whether a policy does anything but observe."""
     prompt = policy.prompt
@@ -113,7 +128,7 @@ def _inputs(observed: PolicyObserved, policy: Policy, now: float) -> Inputs:
         reads=policy.suffix_cache is not None,
         is_ready=_ready_engines(observed.pool) > 0,
         kill_level=observed.kill_level,
-        command=observed.command,
+        command=command_mark(observed.command),
         figures=observed.figures,
     )
 
@@ -238,7 +253,8 @@ def _ready_engines(pool: Object | None) -> int:
 
 
 def _command_events(observed: PolicyObserved, status: Mapping[str, Any]) -> tuple[Event, ...]:
-    is_new = observed.command and observed.command != status.get("rollout", {}).get("command", "")
+    command = command_mark(observed.command)
+    is_new = command and command != status.get("rollout", {}).get("command", "")
     if not is_new or order_of(observed.command) is not None:
         return ()
     allowed = ", ".join(order.value for order in Order)

@@ -155,17 +155,16 @@ def decide_rollout(state: RolloutState, inputs: Inputs) -> Outcome:
     state = replace(state, command=inputs.command)
     steps: tuple[Callable[[RolloutState, Inputs, Order | None], Outcome | None], ...] = (
         _observe,
+        _stop,
         _start,
         _kill,
         _unkill,
         _obey,
         _stay_aborted,
     )
-    for step in steps:
-        outcome = step(state, inputs, order)
-        if outcome is not None:
-            return outcome
-    return _judge(state, inputs)
+    outcomes = (step(state, inputs, order) for step in steps)
+    outcome = next((outcome for outcome in outcomes if outcome is not None), None)
+    return _keep_pause(outcome or _judge(state, inputs), inputs, order)
 
 
 def _observe(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
@@ -174,6 +173,15 @@ def _observe(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcom
     # Nothing is changed for anybody, so everybody is observed.
     everybody = RolloutState(weight=WEIGHT_MAX, read_weight=WEIGHT_MAX, command=state.command)
     return Outcome(replace(everybody, digest=inputs.digest, phase=Phase.OBSERVING))
+
+
+def _stop(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
+    # Whoever stops a rollout that waits, or is killed, does not want it to go on by itself when that is over.
+    keeps = state.digest == inputs.digest
+    if order is not Order.ABORT or (state.phase is Phase.ABORTED and keeps):
+        return None
+    stopped = state if keeps else replace(_waiting(state, inputs), digest=inputs.digest)
+    return _abort(stopped, inputs, "asked for")
 
 
 def _start(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
@@ -210,7 +218,8 @@ def _kill(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome |
 def _unkill(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
     if state.phase is not Phase.KILLED:
         return None
-    read_weight = min(inputs.rollout.steps[0], state.weight)
+    # Nothing of a policy that does not read has come down, so there is nothing to bring back.
+    read_weight = min(inputs.rollout.steps[0], state.weight) if inputs.reads else state.weight
     # With the first step alone there is no way back: the weight was not earned yet, and is earned as usual.
     back = replace(
         state,
@@ -225,8 +234,6 @@ def _unkill(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome
 
 
 def _obey(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
-    if order is Order.ABORT and state.phase is not Phase.ABORTED:
-        return _abort(state, inputs, "asked for")
     if state.phase is Phase.ABORTED:
         return None
     if order is Order.PROMOTE and not _is_complete(state):
@@ -240,6 +247,17 @@ def _obey(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome |
         resumed = replace(state, paused=False, phase=Phase.PROGRESSING)
         return _decided(resumed, inputs, Action.RESUME, "asked for")
     return None
+
+
+def _keep_pause(outcome: Outcome, inputs: Inputs, order: Order | None) -> Outcome:
+    """Keep the order to pause, or to go on, where nothing moves yet: it counts as soon as something does."""
+    wanted, state = order is Order.PAUSE, outcome.state
+    is_late = order not in (Order.PAUSE, Order.RESUME) or state.phase in (Phase.OBSERVING, Phase.ABORTED)
+    if is_late or state.paused is wanted:
+        return outcome
+    action = Action.PAUSE if wanted else Action.RESUME
+    kept = _decided(replace(state, paused=wanted), inputs, action, "asked for")
+    return replace(outcome, state=kept.state, decisions=(*outcome.decisions, *kept.decisions))
 
 
 def _stay_aborted(state: RolloutState, inputs: Inputs, order: Order | None) -> Outcome | None:
@@ -260,7 +278,8 @@ def _judge(state: RolloutState, inputs: Inputs) -> Outcome:
         return Outcome(replace(state, phase=Phase.COMPLETE, hold_since=None))
     hold = verdict.hold or (None if inputs.is_ready else "the pool has no engine that is ready")
     if inputs.rollout.paused or state.paused:
-        return Outcome(replace(state, phase=Phase.PAUSED), reason=hold or "paused")
+        # A pause that somebody wants, however long, is no day without a verdict.
+        return Outcome(replace(state, phase=Phase.PAUSED, hold_since=None), reason=hold or "paused")
     return _hold(state, inputs, hold) if hold is not None else _advance(state, inputs)
 
 
@@ -291,9 +310,15 @@ def _advance(state: RolloutState, inputs: Inputs) -> Outcome:
 
 def _promote(state: RolloutState, inputs: Inputs, reason: str) -> Outcome:
     is_behind = inputs.reads and state.read_weight < state.weight
-    promoted = _read_more(state, inputs) if is_behind else _at_step(state, inputs, state.step + 1)
+    promoted = _read_more(state, inputs) if is_behind else _at_step(state, inputs, _following(state, inputs))
     action = Action.COMPLETE if promoted.phase is Phase.COMPLETE else Action.PROMOTE
     return _decided(promoted, inputs, action, reason)
+
+
+def _following(state: RolloutState, inputs: Inputs) -> int:
+    """Return the number of the first step beyond what there is: steps may have been edited since the last."""
+    steps = inputs.rollout.steps
+    return next((number for number, step in enumerate(steps, 1) if step > state.read_weight), len(steps))
 
 
 def _read_more(state: RolloutState, inputs: Inputs) -> RolloutState:
@@ -377,7 +402,8 @@ def _with_window(state: RolloutState, inputs: Inputs, verdict: Verdict) -> Rollo
     """Remember the window, one for each minute; without a verdict there is nothing to remember."""
     if verdict.hold is not None and not verdict.breaches:
         return state
-    if state.windows and inputs.now - state.windows[-1].at < WINDOW_SECONDS:
+    # A window that has yet to come was written by a clock that was wrong, and holds up none of the others.
+    if state.windows and 0 <= inputs.now - state.windows[-1].at < WINDOW_SECONDS:
         return state
     window = Window(inputs.now, verdict.breaches[: len(RULES)])
     return replace(state, windows=(*state.windows, window)[-WINDOWS_MAX:])

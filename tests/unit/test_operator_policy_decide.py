@@ -109,6 +109,20 @@ def test_policy_says_why_it_is_not_ready(observed: PolicyObserved, reason: str) 
     assert [] == in_schema(plan.status)
 
 
+@pytest.mark.parametrize("word", ["restart", "faster"])
+def test_long_order_counts_once(word: str) -> None:
+    """What a status cannot hold of it does not make it new at each look; other words behind it do."""
+    long = f"{word}:{'because the figures of the whole week are good, ' * 4}"
+    started = decide_policy(ACCEPTED, {}, NOW)
+    first = decide_policy(replace(ACCEPTED, command=long), started.status, NOW + 15)
+    second = decide_policy(replace(ACCEPTED, command=long), first.status, NOW + 30)
+    third = decide_policy(replace(ACCEPTED, command=long + "2"), second.status, NOW + 45)
+
+    assert [1, 0, 1] == [len(plan.events) for plan in (first, second, third)]
+    assert first.status["weight"] == second.status["weight"]
+    assert [] == in_schema(first.status)
+
+
 def test_refused_policy_keeps_where_it_stood() -> None:
     """Gateways keep the last good policy, so the weights stay; the fault is told once."""
     started = decide_policy(ACCEPTED, {}, NOW)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Rollout
-from sternpost_operator.analysis import EVALUATE_SECONDS
+from sternpost_operator.analysis import EVALUATE_SECONDS, Window
 from sternpost_operator.figures import Figures, Sample
 from sternpost_operator.rollout import (
     HOLD_SECONDS_MAX,
@@ -249,6 +249,96 @@ def test_orders_are_obeyed_once(state: RolloutState, command: str, weight: int, 
     outcome = after(state, 10, command=command)
 
     assert (weight, phase, command) == (outcome.state.weight, outcome.state.phase, outcome.state.command)
+
+
+KILLED = replace(START, step=3, weight=25, read_weight=0, phase=Phase.KILLED)
+LATER: dict[str, tuple[RolloutState, dict[str, object], str, Phase, bool]] = {
+    "abort-with-the-kill": (START, {"kill_level": KillLevel.NEW_EPOCH}, "abort", Phase.ABORTED, False),
+    "abort-under-a-kill": (KILLED, {"kill_level": KillLevel.NEW_EPOCH}, "abort", Phase.ABORTED, False),
+    "abort-before-engines": (RolloutState(), {"is_ready": False}, "abort", Phase.ABORTED, False),
+    "pause-with-the-kill": (START, {"kill_level": KillLevel.NEW_EPOCH}, "pause", Phase.PAUSED, True),
+    "pause-under-a-kill": (KILLED, {"kill_level": KillLevel.NEW_EPOCH}, "pause", Phase.PAUSED, True),
+    "pause-before-engines": (RolloutState(), {"is_ready": False}, "pause", Phase.PROGRESSING, True),
+    "resume-under-a-kill": (
+        replace(KILLED, paused=True),
+        {"kill_level": KillLevel.NEW_EPOCH},
+        "resume",
+        Phase.PROGRESSING,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "circumstances", "command", "phase", "paused"), LATER.values(), ids=LATER.keys()
+)
+def test_order_that_comes_while_nothing_moves_counts_when_something_would(
+    state: RolloutState, circumstances: dict[str, object], command: str, phase: Phase, paused: bool
+) -> None:
+    """Whoever stops a canary under a kill does not see it come back when the kill is lifted."""
+    ordered = after(state, 10, command=command, **circumstances)
+    lifted = after(ordered.state, 20, command=command).state
+    settled = lifted if phase is not Phase.PAUSED else after(lifted, 30, command=command).state
+
+    assert [Action(command.capitalize())] == [
+        decision.action for decision in ordered.decisions if decision.action is not Action.KILL
+    ]
+    assert (phase, paused) == (settled.phase, settled.paused)
+
+
+def test_pause_is_no_day_without_a_verdict() -> None:
+    """A canary that had begun to hold before a long pause has its day again after it."""
+    held = after(START, 601, figures=None).state
+    paused = after(held, 700, figures=None, rollout=replace(ROLLOUT, paused=True)).state
+    resumed = after(paused, 700 + 2 * HOLD_SECONDS_MAX, figures=None).state
+
+    assert (Phase.HOLDING, Phase.PAUSED, Phase.HOLDING) == (held.phase, paused.phase, resumed.phase)
+
+
+EDITED = {
+    "fewer": (25, (50, 100), 50),
+    "more": (50, (1, 5, 10, 25, 50, 100), 100),
+    "others": (5, (2, 8, 64, 100), 8),
+}
+
+
+@pytest.mark.parametrize(("weight", "steps", "expected"), EDITED.values(), ids=EDITED.keys())
+def test_next_step_is_the_first_that_is_more(weight: int, steps: tuple[int, ...], expected: int) -> None:
+    """Steps that are edited on the way are neither leapt over nor gone back."""
+    state = replace(START, step=3, weight=weight, read_weight=weight)
+    following = after(state, 601, rollout=replace(ROLLOUT, steps=steps)).state
+
+    assert (expected, expected) == (following.weight, following.read_weight)
+
+
+def test_restarted_canary_reads_more_with_each_step() -> None:
+    """It keeps its prompts, and its reads rise to them and beyond without a step back."""
+    state = after(replace(START, step=3, weight=25, read_weight=25), 1, command="restart").state
+    weights = [(state.weight, state.read_weight)]
+    while state.phase is not Phase.COMPLETE:
+        state = after(state, 601, command="restart").state
+        weights.append((state.weight, state.read_weight))
+
+    assert [(25, 1), (25, 5), (25, 25), (100, 100)] == weights
+
+
+def test_policy_that_reads_nothing_earns_its_next_step_after_a_kill_too() -> None:
+    """Its weight has not come down, so no ramp brings anything back, and two minutes are no step."""
+    killed = after(
+        replace(START, step=3, weight=25, read_weight=25), 10, kill_level=KillLevel.NO_REWRITE
+    ).state
+    back = decide_rollout(killed, replace(NEW, now=5000.0, reads=False)).state
+    few = replace(GOOD, step_canary=Sample(), step_control=Sample())
+    soon = after(back, RAMP_SECONDS, reads=False, figures=few).state
+
+    assert (25, 25, False) == (soon.weight, soon.read_weight, soon.is_ramp)
+
+
+def test_window_of_a_wrong_clock_holds_up_no_other() -> None:
+    """Rules go on after a clock that was a day ahead has been put right."""
+    ahead = replace(START, windows=(Window(START.step_since + 86_400.0),))
+
+    assert Phase.ABORTED is walk(ahead, BAD, BAD).state.phase
 
 
 def test_order_is_a_word_before_a_colon() -> None:
