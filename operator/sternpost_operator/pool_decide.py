@@ -51,6 +51,9 @@ ENGINES_MAX: Final = 64
 ASKED_MAX: Final = 1024
 """Engines that are asked what they reuse: as many as a pool may have."""
 
+ENDED: Final = ("Failed", "Succeeded")
+"""Phases of pods that will not run again."""
+
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -124,6 +127,8 @@ def engines_seen(observed: PoolObserved) -> tuple[EngineSeen, ...]:
             said=observed.said.get(pod["metadata"]["name"], unknown),
         )
         for pod in sorted(observed.pods, key=lambda pod: _ordinal(pod["metadata"]["name"]))
+        # A pod that has ended, as one that its node has evicted, stays as a record and is no engine.
+        if pod.get("status", {}).get("phase") not in ENDED
     )
 
 
@@ -160,8 +165,10 @@ def plan_change(
     partition = min(_partition(stateful_set), engine.replicas)
     if not _is_observed(stateful_set):
         return Change(partition, is_pending=partition > 0)
-    let_go = [one for one in seen if _ordinal(one.pod) >= partition]
-    cold = next((one.pod for one in let_go if not _is_warm(one, seen)), None)
+    there = {one.pod: one for one in seen}
+    let_go = [f"{pool.name}-{number}" for number in range(partition, engine.replicas)]
+    # A pod that is away is being made anew: the next one is not let go before it is there, and warm.
+    cold = next((name for name in let_go if name not in there or not _is_warm(there[name], seen)), None)
     if partition == 0 or cold is not None:
         return Change(partition, cold if partition > 0 or _is_changing(seen) else None)
     return Change(partition - 1)

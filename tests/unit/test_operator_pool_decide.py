@@ -101,6 +101,8 @@ ROLLING = {
     "template-not-yet-seen": (children(THREE, 3, seen=False), ["old"] * 3, {}, 3, None),
     "first-pod-is-let-go": (children(THREE, 3), ["old"] * 3, {}, 2, None),
     "let-go-but-not-changed": (children(THREE, 2), ["old"] * 3, {}, 2, "small-2"),
+    "let-go-and-away": (children(THREE, 2), ["old", "old"], {}, 2, "small-2"),
+    "warm-but-the-other-away": (children(THREE, 1), ["old", None, "new"], {}, 1, "small-1"),
     "changed-but-cold": (children(THREE, 2), ["old", "old", "new"], {"small-2": UNKNOWN}, 2, "small-2"),
     "changed-without-reuse": (
         children(THREE, 2),
@@ -121,13 +123,13 @@ ROLLING = {
 )
 def test_change_goes_pod_by_pod(
     live: dict[str, Object],
-    revisions: list[str],
+    revisions: list[str | None],
     said: Mapping[str, Said],
     partition: int,
     waits: str | None,
 ) -> None:
     """The partition goes down by one, and only when every changed pod is warm."""
-    pods = [pod(number, revision=revision) for number, revision in enumerate(revisions)]
+    pods = [pod(number, revision=revision) for number, revision in enumerate(revisions) if revision]
     all_said = {**{one["metadata"]["name"]: READY for one in pods}, **said}
     plan = decide_pool(observed(THREE, children=live, pods=pods, said=all_said), {}, NOW)
 
@@ -179,6 +181,15 @@ def test_adopted_pods_are_only_looked_at() -> None:
         {"pod": "small-0", "address": "10.0.0.0", "ready": True, "reuse": "Unsupported", "reason": "hybrid"}
     ] == (plan.status["engines"])
     assert ("app=vllm", ("False", "NoReuse")) == (plan.status["selector"], conditions(plan)["Ready"])
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_pod_that_has_ended_is_no_engine(phase: str) -> None:
+    """A pod that a node has evicted stays for somebody to look at, and its successor serves."""
+    evicted = {"metadata": {"name": "small-1"}, "status": {"phase": phase, "podIP": "10.0.0.1"}}
+    plan = decide_pool(observed(ADOPTING, pods=[pod(0), evicted], said={"small-0": READY}), {}, NOW)
+
+    assert (1, ("True", "EnginesReady")) == (plan.status["replicas"], conditions(plan)["Ready"])
 
 
 def test_wrong_pool_changes_nothing_that_runs() -> None:
