@@ -71,6 +71,7 @@ KL_MAX: Final = 100.0
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_FORM: Final = "a header name"
+URL_FORM: Final = "an http or https URL"
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(?:[/?][^\s#]*)?")
 
 
@@ -301,7 +302,7 @@ def _read_analysis(reader: ObjectReader) -> Analysis:
     url = None
     if reader.asked("prometheus"):
         below = reader.child("prometheus")
-        url = below.text("url", length_max=URL_LENGTH_MAX, accepts=_is_url, allowed="an http or https URL")
+        url = below.text("url", length_max=URL_LENGTH_MAX, accepts=is_url, allowed=URL_FORM)
         below.close()
     analysis = Analysis(
         prometheus_url=url,
@@ -348,5 +349,6 @@ def _is_header(text: str) -> bool:
     return _HEADER_NAME.fullmatch(text) is not None
 
 
-def _is_url(text: str) -> bool:
+def is_url(text: str) -> bool:
+    """Tell whether `text` may be where Prometheus is."""
     return _URL.fullmatch(text) is not None

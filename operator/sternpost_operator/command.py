@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_core.logs import add_log_format, configure_logs
+from sternpost_core.policy_parse import URL_FORM, is_url
 from sternpost_operator.app import OperatorSettings, run_operator
 
 PORT_MAX: Final = 65_535
@@ -31,7 +32,9 @@ class OperatorCommand:
             "--kubeconfig", help="default: KUBECONFIG, else the service account of the pod that this runs in"
         )
         parser.add_argument(
-            "--prometheus-url", help="where figures are for policies that do not say; default: nowhere"
+            "--prometheus-url",
+            type=_url,
+            help="where figures are for policies that do not say; default: nowhere",
         )
         parser.add_argument(
             "--gateway-labels",
@@ -111,12 +114,18 @@ def _port_or_none(word: str) -> int:
     return _number(word, 0, PORT_MAX, "a port from 1 to 65535, or 0")
 
 
+def _url(word: str) -> str:
+    if not is_url(word):
+        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: {URL_FORM}")
+    return word
+
+
 def _workers(word: str) -> int:
     return _number(word, 1, WORKERS_MAX, f"an integer from 1 to {WORKERS_MAX}")
 
 
 def _number(word: str, low: int, high: int, allowed: str) -> int:
-    number = int(word) if word.isdigit() else low - 1
+    number = int(word) if word.isdecimal() and len(word) <= len(str(high)) else low - 1
     if not low <= number <= high:
         raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: {allowed}")
     return number

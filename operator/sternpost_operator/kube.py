@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 
 from sternpost_core.errors import OperatingError
@@ -28,6 +29,17 @@ STATUS_FORBIDDEN: Final = 403
 STATUS_NOT_FOUND: Final = 404
 STATUS_CONFLICT: Final = 409
 STATUS_GONE: Final = 410
+
+CONFIG_ERRORS: Final = (
+    config.ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    AttributeError,
+    KeyError,
+    TypeError,
+)
+"""What the library raises for a kubeconfig that is missing, no YAML, or of another shape."""
 
 
 class ApiFailed(OperatingError):
@@ -95,8 +107,12 @@ class KubeApi:
         for _ in range(PAGES_MAX):
             page = [*query, *([("continue", token)] if token else [])]
             answer = await self._call("list", "GET", resource, resource.path(namespace), query=page)
-            found += answer["items"]
-            token = answer["metadata"].get("continue", "")
+            items, metadata = answer.get("items"), answer.get("metadata")
+            if not isinstance(items, list) or not isinstance(metadata, dict):
+                # A part of an answer must not be taken for an empty list.
+                raise ApiUnavailable(f"the list of {resource.full_plural} has no items, or no metadata")
+            found += items
+            token = metadata.get("continue", "")
             if not token:
                 return found
         raise ApiFailed(f"there are more than {PAGE_SIZE * PAGES_MAX} {resource.full_plural}")
@@ -149,8 +165,7 @@ class KubeApi:
             raise ApiUnavailable(f"the API server did not answer to {permission}: {error!r}") from error
         if response.status >= 400:
             raise _error_of(response.status, permission, data)
-        answer: dict[str, Any] = json.loads(data)
-        return answer
+        return _object(data, permission)
 
 
 class OnCall(Protocol):
@@ -179,9 +194,23 @@ async def connect(kubeconfig: str | None) -> client.ApiClient:
             await config.load_kube_config(kubeconfig, client_configuration=configuration)
         else:
             config.load_incluster_config(client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
-        raise OperatingError(f"no access to a cluster: {error}; give a kubeconfig by KUBECONFIG") from error
-    return client.ApiClient(configuration)
+        return client.ApiClient(configuration)
+    except CONFIG_ERRORS as error:
+        where = f" by {kubeconfig}" if kubeconfig else ""
+        raise OperatingError(
+            f"no access to a cluster{where}: {error}; give a kubeconfig by KUBECONFIG"
+        ) from error
+
+
+def _object(data: bytes, permission: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        # Whatever stands between has answered in its place, and will not for ever.
+        raise ApiUnavailable(f"the answer to {permission} is no JSON object")
+    return answer
 
 
 def _error_of(status: int, permission: str, data: bytes) -> ApiFailed:
@@ -202,4 +231,5 @@ def _message(data: bytes) -> str:
         answer = json.loads(data)
     except ValueError:
         return data[:MESSAGE_LENGTH_MAX].decode(errors="replace")
-    return str(answer.get("message", answer))[:MESSAGE_LENGTH_MAX]
+    said = answer.get("message", answer) if isinstance(answer, dict) else answer
+    return str(said)[:MESSAGE_LENGTH_MAX]

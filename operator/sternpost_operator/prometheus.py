@@ -41,6 +41,8 @@ class Prometheus:
         try:
             # By POST, since a query of this length does not fit into every proxy's idea of a URL.
             response = await self._client.post(address, data=query, timeout=TIMEOUT_SECONDS)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise FiguresUnavailable(f"{address} is no URL: {error}") from error
         except httpx.HTTPError as error:
             raise FiguresUnavailable(f"{address} did not answer: {type(error).__name__}") from error
         if not response.is_success or len(response.content) > ANSWER_BYTES_MAX:

@@ -38,13 +38,13 @@ async def api_for(directory: Path, answer: Answer) -> AsyncIterator[KubernetesAp
             await api.aclose()
 
 
-def config_for(server: str) -> dict[str, Any]:
-    """Return a kubeconfig."""
+def config_for(server: str, more: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a kubeconfig, with more about its cluster."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
-        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "clusters": [{"name": "here", "cluster": {"server": server, **(more or {})}}],
         "users": [{"name": "me", "user": {"token": "a-token"}}],
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
     }
@@ -120,7 +120,14 @@ async def test_nobody_at_the_address_is_an_error(tmp_path: Path) -> None:
     await api.aclose()
 
 
-@pytest.mark.parametrize("text", ["", "{", "apiVersion: v1\nkind: Config\n"], ids=["empty", "broken", "bare"])
+BAD_AUTHORITY = json.dumps(config_for("https://127.0.0.1:9", {"certificate-authority-data": "AAAA"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "apiVersion: v1\nkind: Config\n", BAD_AUTHORITY],
+    ids=["empty", "broken", "bare", "authority"],
+)
 async def test_a_kubeconfig_of_no_use_is_an_error(tmp_path: Path, text: str) -> None:
     """What the library raises about the file arrives as our own error."""
     (tmp_path / "kubeconfig").write_text(text)

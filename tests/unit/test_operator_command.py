@@ -62,7 +62,14 @@ def test_every_flag_reaches_the_settings() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("--gateway-port", "0"), ("--metrics-port", "65536"), ("--health-port", "x"), ("--workers", "0")],
+    [
+        ("--gateway-port", "0"),
+        ("--metrics-port", "65536"),
+        ("--health-port", "x"),
+        ("--workers", "0"),
+        ("--workers", "²"),
+        ("--prometheus-url", "prometheus:9090"),
+    ],
     ids=lambda words: "=".join(words),
 )
 def test_wrong_flag_names_what_is_allowed(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

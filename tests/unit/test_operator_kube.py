@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,13 @@ async def test_refusals_are_told_apart(status: int, kind: type[ApiFailed]) -> No
     assert kind is type(caught.value)
 
 
+async def test_refusal_in_another_shape_is_one_all_the_same() -> None:
+    """Whoever answers in the server's place may send any JSON."""
+    async with serving(answer("because", 502)) as (api, _, _):
+        with pytest.raises(ApiUnavailable, match="status 502: because"):
+            await api.get(POLICIES, "x", "a")
+
+
 async def test_missing_right_is_named() -> None:
     """With its subresource, as a rule would name it."""
     async with serving(answer({"message": "no"}, 403)) as (api, _, _):
@@ -144,6 +152,53 @@ async def test_silence_is_an_error_that_passes(reply: Reply | type[Drop]) -> Non
     async with serving(reply) as (api, _, _):
         with pytest.raises(ApiUnavailable, match="did not answer"):
             await api.get(POLICIES, "x", "a")
+
+
+NO_LIST = [
+    pytest.param(Reply(pieces=(b"<html>sign in</html>",)), id="no-json"),
+    pytest.param(answer([]), id="no-object"),
+    pytest.param(answer({"metadata": {}}), id="no-items"),
+    pytest.param(answer({"items": None, "metadata": {}}), id="null-items"),
+    pytest.param(answer({"items": []}), id="no-metadata"),
+]
+
+
+@pytest.mark.parametrize("reply", NO_LIST)
+async def test_what_is_no_list_is_an_error_that_passes(reply: Reply) -> None:
+    """A proxy's page in the server's place ends nothing, and is no empty list."""
+    async with serving(reply) as (api, _, _):
+        with pytest.raises(ApiUnavailable, match=r"cachepolicies\.sternpost\.dev"):
+            await api.list_all(POLICIES)
+
+
+def kubeconfig(cluster: dict[str, Any]) -> bytes:
+    """Return a kubeconfig for a cluster."""
+    named = {
+        "current-context": "a",
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "clusters": [{"name": "a", "cluster": cluster}],
+        "users": [{"name": "a", "user": {}}],
+    }
+    return json.dumps(named).encode()
+
+
+KUBECONFIGS = {
+    "empty": b"",
+    "bytes": b"\x00\xff\xfe",
+    "half": b"contexts: [",
+    "list": b"[]",
+    "server": kubeconfig({"server": 5}),
+    "authority": kubeconfig({"server": "https://a", "certificate-authority-data": "AAAA"}),
+}
+
+
+@pytest.mark.parametrize("text", KUBECONFIGS.values(), ids=KUBECONFIGS.keys())
+async def test_kubeconfig_of_no_use_is_named(text: bytes, tmp_path: Path) -> None:
+    """Whatever the library makes of it, one sentence says which file it was."""
+    (tmp_path / "kubeconfig").write_bytes(text)
+
+    with pytest.raises(OperatingError, match=f"no access to a cluster by {tmp_path}/kubeconfig: "):
+        await connect(str(tmp_path / "kubeconfig"))
 
 
 async def test_without_a_cluster_the_error_says_what_to_give() -> None:

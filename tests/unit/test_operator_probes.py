@@ -254,6 +254,14 @@ async def test_prometheus_that_does_not_answer_is_no_data(handler: Handler) -> N
             await Prometheus(http).figures("http://prometheus:9090", "a/b", SPANS)
 
 
+@pytest.mark.parametrize("url", ["http://prometheus:909O", "http://xn--a:1", "http://\x00"])
+async def test_address_that_is_no_url_is_no_data(url: str) -> None:
+    """A policy's typing error holds its own rollout, and is told; nothing else about the policy ends."""
+    async with client(FAILURES["no-json"]) as http:
+        with pytest.raises(FiguresUnavailable, match="is no URL"):
+            await Prometheus(http).figures(url, "a/b", SPANS)
+
+
 def test_figures_are_shown_without_what_is_missing() -> None:
     """NaN cannot be written as JSON, and says nothing."""
     figures = Figures(

@@ -213,9 +213,9 @@ class KubernetesApi:
                     await load_kube_config(str(self._kubeconfig), client_configuration=configuration)
                 else:
                     load_incluster_config(client_configuration=configuration)
+                self._client = kube.ApiClient(configuration)
             except CONFIG_ERRORS as error:
                 raise ClusterError(f"there is no way to the API server: {_said(error)}") from error
-            self._client = kube.ApiClient(configuration)
         return self._client
 
 
