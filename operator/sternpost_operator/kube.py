@@ -66,6 +66,14 @@ class Forbidden(ApiFailed):
         super().__init__(f"the operator may not {permission}: {message}")
 
 
+class Refused(ApiFailed):
+    """The server does not take what it was given; `permission` is verb and resource of what was tried."""
+
+    def __init__(self, permission: str, message: str) -> None:
+        self.permission = permission
+        super().__init__(f"{permission}: {message}")
+
+
 class Api(Protocol):
     """
     What is asked of an API server.
@@ -223,7 +231,7 @@ def _error_of(status: int, permission: str, data: bytes) -> ApiFailed:
         return Conflict(f"{permission}: {message}")
     if status >= 500 or status in (STATUS_GONE, 429):
         return ApiUnavailable(f"{permission}: status {status}: {message}")
-    return ApiFailed(f"{permission}: status {status}: {message}")
+    return Refused(permission, f"status {status}: {message}")
 
 
 def _message(data: bytes) -> str:

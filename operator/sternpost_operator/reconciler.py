@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sternpost_core.clock import Clock
-from sternpost_core.errors import Fault, PolicyError, SternpostError
+from sternpost_core.errors import Fault, OperatingError, PolicyError, SternpostError
 from sternpost_core.kill import CacheKillSwitch, KillLevel, effective_level, parse_kill_switch
 from sternpost_core.policy import Policy
 from sternpost_core.pool import PORT_DEFAULT, Adopted, EnginePool, parse_pool
@@ -26,9 +26,9 @@ from sternpost_operator.engines import EngineProbe, Reuse, Said
 from sternpost_operator.figures import Figures
 from sternpost_operator.fleet import Fleet
 from sternpost_operator.gateways import GatewayProbe, GatewayReport
-from sternpost_operator.kube import Api, Conflict, Forbidden, NotFound
+from sternpost_operator.kube import Api, Conflict, Forbidden, NotFound, Refused
 from sternpost_operator.metrics import OperatorMetrics
-from sternpost_operator.plan import Event, EventType, Plan
+from sternpost_operator.plan import Apply, Event, EventType, Plan
 from sternpost_operator.policy_decide import (
     COMMAND_ANNOTATION,
     PolicyObserved,
@@ -42,6 +42,8 @@ from sternpost_operator.queries import Spans, step_span
 from sternpost_operator.resources import (
     BUDGETS,
     EVENTS,
+    MANAGED_BY,
+    MANAGED_LABEL,
     OWN,
     PODS,
     POLICIES,
@@ -52,6 +54,7 @@ from sternpost_operator.resources import (
     Key,
     Object,
     Resource,
+    key_of,
 )
 from sternpost_operator.store import Store
 from sternpost_operator.switch_decide import SwitchObserved, decide_switch
@@ -63,6 +66,10 @@ REPORTER: Final = "sternpost-operator"
 EVENT_MESSAGE_LENGTH_MAX: Final = 1024
 NO_URL: Final = "neither spec.rollout.analysis.prometheus.url nor --prometheus-url says where figures are"
 RESOURCES: Final = {resource.kind: resource for resource in OWN}
+
+
+class NotOwned(OperatingError):
+    """Somebody else has made an object of the name that one of the operator's own would have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +132,14 @@ class Reconciler:
             return "conflict"
         except Forbidden as error:
             logger.error("%s: %s", key, error)
-            await self._say_forbidden(key, value, error)
+            await self._say_degraded(key, value, "MissingPermission", error)
             queue.failed(key)
             return "forbidden"
+        except (Refused, NotOwned) as error:
+            logger.warning("%s: %s", key, error)
+            await self._say_degraded(key, value, type(error).__name__, error)
+            queue.failed(key)
+            return "failed"
         except SternpostError as error:
             logger.warning("%s: %s", key, error)
             queue.failed(key)
@@ -257,6 +269,7 @@ class Reconciler:
 
     async def _carry_out(self, key: Key, value: Object, plan: Plan) -> None:
         for apply in plan.applies:
+            await self._check_owner(apply)
             applied = await self._world.api.apply(apply.resource, apply.value)
             self._world.store.put(applied, apply.resource.kind)
         if dict(plan.status) != value.get("status", {}):
@@ -267,6 +280,24 @@ class Reconciler:
         # Events follow the status: one that could not be written has decided nothing yet.
         for event in plan.events:
             await self._tell(key, value, event)
+
+    async def _check_owner(self, apply: Apply) -> None:
+        """
+        Look whose object it is that would be made, or changed, where it is not known as an own one.
+
+        Raises:
+            NotOwned: somebody else's, which may serve somebody, and which would go when the pool goes.
+            ApiFailed: the server does not say.
+        """
+        key = key_of(apply.value, apply.resource.kind)
+        if self._world.store.get(key) is not None:
+            return
+        try:
+            found = await self._world.api.get(apply.resource, key.namespace, key.name)
+        except NotFound:
+            return
+        if found["metadata"].get("labels", {}).get(MANAGED_LABEL) != MANAGED_BY:
+            raise NotOwned(f"there is a {key} already, without the label {MANAGED_LABEL}={MANAGED_BY}")
 
     async def _tell(self, key: Key, value: Object, event: Event) -> None:
         now = timestamp(self._world.clock.time())
@@ -306,13 +337,15 @@ class Reconciler:
         else:
             self._world.store.put(value, key.kind)
 
-    async def _say_forbidden(self, key: Key, value: Object, error: Forbidden) -> None:
-        """Say in the status which right is missing, unless it is the right to say so."""
-        if "/status" in error.permission:
+    async def _say_degraded(
+        self, key: Key, value: Object, reason: str, error: Forbidden | Refused | NotOwned
+    ) -> None:
+        """Say in the status what is in the way, such as a missing right, unless it is the way to say so."""
+        if not isinstance(error, NotOwned) and "/status" in error.permission:
             return
         status, generation = value.get("status", {}), value["metadata"].get("generation", 0)
-        missing = Condition(Kind.DEGRADED, Truth.TRUE, "MissingPermission", str(error))
-        (written,) = write_conditions([missing], status, generation, self._world.clock.time())
+        degraded = Condition(Kind.DEGRADED, Truth.TRUE, reason, str(error))
+        (written,) = write_conditions([degraded], status, generation, self._world.clock.time())
         others = [one for one in status.get("conditions", []) if one["type"] != Kind.DEGRADED.value]
         said = {**status, "conditions": [*others, written]}
         if said == status:
@@ -323,7 +356,7 @@ class Reconciler:
             logger.warning("%s: %s", key, failure)
             return
         self._world.store.put(put, key.kind)
-        await self._tell(key, value, Event(EventType.WARNING, "MissingPermission", str(error)))
+        await self._tell(key, value, Event(EventType.WARNING, reason, str(error)))
 
 
 def _read_pool(value: Object) -> tuple[EnginePool | None, tuple[Fault, ...]]:

@@ -18,6 +18,7 @@ from sternpost_operator.kube import (
     Forbidden,
     KubeApi,
     NotFound,
+    Refused,
     connect,
 )
 from sternpost_operator.resources import EVENTS, POLICIES, STATEFUL_SETS, SWITCHES
@@ -115,7 +116,7 @@ async def test_paths_without_a_namespace_and_without_a_group() -> None:
         (404, NotFound),
         (409, Conflict),
         (410, ApiUnavailable),
-        (422, ApiFailed),
+        (422, Refused),
         (503, ApiUnavailable),
     ],
 )

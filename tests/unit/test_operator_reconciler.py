@@ -238,6 +238,45 @@ async def test_missing_right_is_named_in_the_status() -> None:
     assert ["MissingPermission"] == scene.told()
 
 
+async def test_refusal_of_what_a_pool_becomes_is_told_once() -> None:
+    """Whoever looks at the pool learns what the server does not take; once it does, all is well again."""
+    scene = Scene()
+    scene.add(POOLS, SMALLEST_POOL)
+    scene.api.refused = {"patch services"}
+    status = await scene.look(POOL_KEY)
+    scene.clock.advance(2)
+    assert ("True", "Refused") == condition(status, "Degraded")
+    assert status == await scene.look(POOL_KEY)
+    assert ["Refused"] == scene.told()
+    scene.api.refused = set()
+    scene.clock.advance(2)
+
+    assert ("False", "AsExpected") == condition(await scene.look(POOL_KEY), "Degraded")
+
+
+async def test_refused_status_is_not_written_again_and_again() -> None:
+    """There is no way left to tell it but the log."""
+    scene = Scene()
+    scene.add(POOLS, SMALLEST_POOL)
+    scene.api.refused = {"update enginepools.sternpost.dev/status"}
+
+    assert {} == await scene.look(POOL_KEY)
+    assert 1 == scene.api.calls.count("update enginepools.sternpost.dev/status")
+
+
+@pytest.mark.parametrize("resource", [SERVICES, STATEFUL_SETS, BUDGETS], ids=lambda one: one.kind)
+async def test_what_somebody_else_has_made_stays_as_it_is(resource: Resource) -> None:
+    """A Service of the pool's name may lead others to their engines, and would go when the pool goes."""
+    scene = Scene()
+    theirs = scene.api.add(resource, {"metadata": {"name": "small", "namespace": "agents"}, "spec": {}})
+    scene.add(POOLS, SMALLEST_POOL)
+    status = await scene.look(POOL_KEY)
+
+    assert theirs == scene.api.of(resource)[0]
+    assert ("True", "NotOwned") == condition(status, "Degraded")
+    assert f"a {resource.kind} agents/small already" in status["conditions"][0]["message"]
+
+
 async def test_missing_right_for_events_stops_nothing() -> None:
     """The status says the same."""
     scene = Scene()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sternpost_operator.kube import ApiUnavailable, Conflict, Forbidden, NotFound
+from sternpost_operator.kube import ApiUnavailable, Conflict, Forbidden, NotFound, Refused
 from sternpost_operator.resources import Object, Resource
 
 Address = tuple[str, str, str]
@@ -16,10 +16,15 @@ Address = tuple[str, str, str]
 
 @dataclass(slots=True)
 class FakeApi:
-    """Holds objects; `forbidden` are rights such as "create events", `calls` every call with its right."""
+    """
+    Holds objects; `forbidden` are rights such as "create events", `refused` what the server does not take.
+
+    `calls` is every call with its right.
+    """
 
     objects: dict[Address, dict[str, Any]] = field(default_factory=dict)
     forbidden: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
     is_down: bool = False
     calls: list[str] = field(default_factory=list)
     _version: int = 0
@@ -98,6 +103,8 @@ class FakeApi:
             raise ApiUnavailable(f"the API server did not answer to {right}")
         if right in self.forbidden:
             raise Forbidden(right, f'user "x" cannot {right}')
+        if right in self.refused:
+            raise Refused(right, "status 422: a field is immutable")
 
 
 def _address(resource: Resource, value: Object) -> Address:
