@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol, TextIO
@@ -27,6 +28,9 @@ ENVIRONMENT_PREFIX: Final = "STERNPOST_"
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_UNREAD: Final = 141
+"""As of a program that SIGINT, or SIGPIPE, has ended: nobody reads on what it prints."""
 
 
 class Command(Protocol):
@@ -57,6 +61,9 @@ def installed_commands() -> tuple[Installed, ...]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `sternpost`; the console script's entry."""
+    if sys.stdout is None:
+        # Whoever has closed it wants to read nothing, which is no reason to do nothing.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     return run(sys.argv[1:] if argv is None else argv, installed_commands(), os.environ, sys.stderr)
 
 
@@ -69,7 +76,8 @@ def run(
     """
     Parse `argv` and run the subcommand that it names.
 
-    Returns the subcommand's exit status, 1 when it raised a `SternpostError`, 2 for wrong usage.
+    Returns the subcommand's exit status, 1 when it raised a `SternpostError` or its output could not be
+    written, 2 for wrong usage, 141 when nobody reads its output any more.
     """
     parser = argparse.ArgumentParser(prog="sternpost", description="Keep the fixed part of a prompt fixed.")
     parser.add_argument("--version", action="version", version=f"sternpost {__version__}")
@@ -81,12 +89,32 @@ def run(
     arguments = parser.parse_args(list(argv))
     command: Command = arguments.run_command
     try:
-        return command.run(arguments)
+        status = command.run(arguments)
+        # What is held back has to arrive before the status says that all is well.
+        sys.stdout.flush()
+        return status
     except SternpostError as error:
         print(f"sternpost {arguments.command}: {error}", file=errors)
         return EXIT_FAILED
+    except BrokenPipeError:
+        _end_output()
+        return EXIT_UNREAD
+    except OSError as error:
+        print(f"sternpost {arguments.command}: {error}", file=errors)
+        _end_output()
+        return EXIT_FAILED
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
+
+
+def _end_output() -> None:
+    """Write what is held back, or let it go nowhere: the interpreter would fail over it at its end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What stands in for standard output in a test has no number.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _add_command(subparsers: Any, installed: Installed, environment: Mapping[str, str]) -> None:

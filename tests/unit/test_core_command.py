@@ -2,6 +2,8 @@
 
 import argparse
 import io
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
@@ -65,6 +67,44 @@ def recorded(argv: Sequence[str], environment: Mapping[str, str]) -> dict[str, A
     command = RecordingCommand()
     run(["record", *argv], installed(record=command), environment, io.StringIO())
     return command.runs[0]
+
+
+LINES = 100_000
+PRINTING = f"""
+import sys
+from importlib.metadata import EntryPoint
+from sternpost_core import command
+class Printing:
+    summary = "Print many lines."
+    def add_arguments(self, parser): pass
+    def run(self, arguments):
+        for number in range({LINES}): print(number)
+        return 0
+class Point:
+    def load(self): return Printing()
+command.installed_commands = lambda: (command.Installed("print", Point()),)
+sys.exit(command.main(["print"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirected", "status", "said"),
+    [
+        pytest.param("| head -n 1 > /dev/null", 141, "", id="nobody-reads-on"),
+        pytest.param(
+            "> /dev/full", 1, "sternpost print: [Errno 28] No space left on device\n", id="full-disk"
+        ),
+        pytest.param(">&-", 0, "", id="closed"),
+    ],
+)
+def test_output_that_goes_nowhere_is_no_traceback(redirected: str, status: int, said: str) -> None:
+    """`sternpost lint ... | head` ends in order, and a full disk is told."""
+    script = f'{{ "$0" -c "$1"; echo "status $?" >&2; }} {redirected}'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", script, sys.executable, PRINTING], capture_output=True, text=True, check=False
+    )
+
+    assert f"{said}status {status}\n" == ended.stderr
 
 
 DEFAULTS = {"port": 8080, "log_level": "info", "engine": None, "plain": False, "model": "m", "extra": []}
