@@ -221,6 +221,11 @@ class SuffixIndex:
         if record.state is State.RETIRED and record.references == 0:
             self._free(record)
 
+    def withdraw(self, entry: int) -> None:
+        """Give back a reference of a read that did not take place: it is no hit."""
+        self._records[entry].hits -= 1
+        self.release(entry)
+
     def retire(self, entry: int, reason: Eviction) -> None:
         """Make a tail unreachable now and free it as soon as nobody reads it; unknown entries are ignored."""
         record = self._records.get(entry)

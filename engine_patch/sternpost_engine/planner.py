@@ -167,10 +167,10 @@ class TailPlanner:
 
     # -- scheduling a step ------------------------------------------------------------------------------
 
-    def pending_middle(self, request_id: str, computed: int = 0) -> int:
-        """How many tokens may ride along with the request's splice; 0 when it reads nothing."""
+    def pending_middle(self, request_id: str, most: int, computed: int = 0) -> int:
+        """How many tokens, of `most`, may ride along with the request's splice; 0 when it reads nothing."""
         track = self._tracks.get(request_id)
-        return self._reads.pending(track, computed) if track is not None else 0
+        return self._reads.pending(track, most, computed) if track is not None else 0
 
     def open_space(self, request_id: str, exact_hit: int) -> Space | None:
         """

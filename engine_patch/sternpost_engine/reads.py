@@ -79,15 +79,17 @@ class TailReads:
 
     # -- before the admission ---------------------------------------------------------------------------
 
-    def pending(self, track: Track, computed: int) -> int:
+    def pending(self, track: Track, most: int, computed: int) -> int:
         """
         How many tokens may ride along with the read's splice; 0 when it reads nothing.
 
-        A read that waits has computed none; what the prefix store has of it is known once it was asked.
+        A read that waits has computed none; what the prefix store has of it is known once it was asked. Where
+        the middle alone is more than `most`, it is computed in chunks first; what is matched takes the rest.
         """
         if self._live(track) is None or track.hint is None:
             return 0
-        return max(track.copy_start - max(track.hit, computed), 0) + track.hint.match
+        middle = max(track.copy_start - max(track.hit, computed), 0)
+        return min(middle + track.hint.match, most) if middle <= most else 0
 
     def open_space(self, track: Track, exact_hit: int) -> Space | None:
         """
@@ -117,18 +119,19 @@ class TailReads:
             track.give_up(refusal)
             return 0
         if room.rows_max < OWN_ROWS:
-            return self._without_room(track)
+            return self._without_splice(track, Reason.BUSY)
         # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
         track.register_max = max(track.exact_end, hit)
         if track.begin - hit > room.tokens_max:
-            if not self._limits.long_middles:
-                track.give_up(Reason.MIDDLE_TOO_LONG)
-                return 0
+            # An anchored tail's head cannot be computed in chunks: it rides along whole, or there is no splice.
+            if not self._limits.long_middles or track.begin - track.exact_end > room.tokens_max:
+                return self._without_splice(track, Reason.MIDDLE_TOO_LONG)
             track.course = Course.CHUNKED
             return 0
         if not self._fits(track, hit, room, own_rows=1):
             track.deferrals += 1
-            return None if track.deferrals <= self._limits.deferrals_max else self._without_room(track)
+            waits = track.deferrals <= self._limits.deferrals_max
+            return None if waits else self._without_splice(track, Reason.BUSY)
         track.course = Course.SPLICE
         return track.copied_end - hit
 
@@ -174,7 +177,7 @@ class TailReads:
 
     def withdraw(self, track: Track, splice: Splice) -> None:
         """The running read got no place in the step: nothing is copied, and it may be asked again."""
-        self._index.release(splice.entry)
+        self._index.withdraw(splice.entry)
         self.lookups[Found.LIVE] -= 1
         track.course, track.reason = Course.CHUNKED, Reason.NOT_BUILT
 
@@ -232,10 +235,10 @@ class TailReads:
         worthless = left < self._limits.tail_tokens_min or track.shift != 0
         return exact_hit > track.exact_end and worthless
 
-    def _without_room(self, track: Track) -> int:
+    def _without_splice(self, track: Track, reason: Reason) -> int:
         """Go on without a splice: exactly, or behind the approximate blocks that vLLM found already."""
         if self._approximate(track) == 0:
-            track.give_up(Reason.BUSY)
+            track.give_up(reason)
         else:
             self._cover(track)
         return 0

@@ -166,21 +166,20 @@ class SternpostScheduler(AsyncScheduler):
 
     def _wanted(self, rows: int, most: int) -> int:
         """
-        How many tokens reads want to let ride along, as far as there are rows for them.
+        How many tokens reads want to let ride along, `most` each, as far as there are rows for them.
 
-        One that wants more than `most` gets its middle computed in ordinary chunks first.
+        One whose middle is longer gets it computed in ordinary chunks first.
         """
         planner, wanted = self._side.planner, 0
         for request in self.running:
             if planner.chunk_end(request.request_id) is not None and rows >= 1:
-                tokens = planner.pending_middle(request.request_id, request.num_computed_tokens)
-                wanted += tokens if tokens <= most else 0
+                wanted += planner.pending_middle(request.request_id, most, request.num_computed_tokens)
                 rows -= 1
         for request in self.waiting:
             if rows < OWN_ROWS:
                 break
-            tokens = planner.pending_middle(request.request_id)
-            wanted += tokens if tokens <= most else 0
+            tokens = planner.pending_middle(request.request_id, most)
+            wanted += tokens
             rows -= OWN_ROWS if tokens else 1
         return wanted
 
@@ -261,6 +260,10 @@ class SternpostScheduler(AsyncScheduler):
             del self._resumed[splice]
             self._side.planner.withdraw(splice)
             request = self.requests[splice.request_id]
+            if request.prefill_stats is not None:
+                # Its tail may be gone when it is asked again; then all of it is computed.
+                found = request.prefill_stats.num_local_cached_tokens
+                request.prefill_stats.set(request.num_prompt_tokens, found, 0)
             if request.status is RequestStatus.RUNNING:
                 request.num_computed_tokens = computed
         return len(self._resumed)

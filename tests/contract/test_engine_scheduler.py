@@ -58,6 +58,18 @@ def test_room_is_kept_for_what_waits(waiting: list[str], running: int, room: Roo
     assert FULL_TOKENS == scheduler.max_num_scheduled_tokens
 
 
+def test_read_whose_match_leaves_no_room_for_more_is_spliced() -> None:
+    """It asks for what a step has, and does not wait for more, which would never come."""
+    planner = planner_of()
+    planner.add(read_facts("read", middle=MIDDLE, match=16))
+    scheduler = make_scheduler(planner, waiting=[request_named("read")], max_num_scheduled_tokens=64 + 21)
+
+    scheduler.schedule()
+
+    assert Room(21, 8, 21, 8) == scheduler.room()
+    assert planner.match("read", 0, scheduler.room())
+
+
 def test_ordinary_rows_keep_their_share() -> None:
     """However much rides along, a quarter of the step, or one token per running row and some, is theirs."""
     scheduler = make_scheduler(planner_of(), max_num_scheduled_tokens=100, running=[request_named("a")])

@@ -152,12 +152,35 @@ def test_running_read_that_got_no_place_is_asked_again() -> None:
     assert 8 == request.num_computed_tokens
     assert 12 == planner.chunk_end("read")
     assert () == planner.take_splices()
-    assert 0 == sum(record.references for record in planner.index.records())
+    assert [(0, 0)] == [(record.references, record.hits) for record in planner.index.records()]
     assert not output.has_sync_kv_loads
 
     scheduler.schedule()
 
     assert 26 == request.num_computed_tokens
+
+
+def test_tokens_of_a_read_that_got_no_place_are_not_counted_as_copied() -> None:
+    """Its tail may be gone when it is asked again: then all that was not found is computed."""
+    scheduler, request = chunking_scheduler(8)
+    request.prefill_stats.set(28, 4, 0)
+    side = scheduler.connector.scheduler_side
+    resume = side.resume
+
+    def resume_and_count(request: Any, room: Room) -> Any:
+        splice = resume(request, room)
+        request.prefill_stats.set(28, 4, splice.suffix_tokens)
+        return splice
+
+    side.resume = resume_and_count
+    scheduler.schedule()
+    assert 14 == request.prefill_stats.num_external_cached_tokens
+
+    scheduler._build_kv_connector_meta(None, step_output({}, Operations()))
+
+    stats = request.prefill_stats
+    assert (4, 0) == (stats.num_local_cached_tokens, stats.num_external_cached_tokens)
+    assert 28 - 4 == stats.num_computed_tokens
 
 
 def test_running_read_that_was_preempted_stands_at_its_beginning() -> None:

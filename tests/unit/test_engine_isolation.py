@@ -86,7 +86,7 @@ def test_anothers_approximate_blocks_are_not_looked_up() -> None:
     planner.add(read_facts("read", salt="globex"))
 
     assert None is planner.open_space("read", 0)
-    assert 0 == planner.pending_middle("read")
+    assert 0 == planner.pending_middle("read", 99)
 
 
 def test_a_read_of_ones_own_tail_names_its_owner() -> None:

@@ -81,12 +81,12 @@ def test_completed_build_is_read() -> None:
     planner = make_planner()
     planner.add(build_facts("build"))
     planner.add(read_facts("read"))
-    assert 0 == planner.pending_middle("read")
+    assert 0 == planner.pending_middle("read", 99)
 
     complete(planner, 1)
 
     assert Reason.BUILT is planner.reason("build")
-    assert TAIL_START == planner.pending_middle("read")
+    assert TAIL_START == planner.pending_middle("read", 99)
 
 
 def test_preempted_build_starts_over() -> None:
@@ -271,6 +271,6 @@ def test_request_that_the_planner_never_saw_is_left_alone() -> None:
     planner.copy_failed("unknown")
 
     assert 0 == planner.match("unknown", 0, WIDE)
-    assert 0 == planner.pending_middle("unknown")
+    assert 0 == planner.pending_middle("unknown", 99)
     assert None is planner.register_max("unknown")
     assert Operations() == planner.close_step([("unknown", 0, 4)], block_table)

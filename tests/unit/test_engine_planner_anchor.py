@@ -200,6 +200,30 @@ def test_long_middle_is_computed_up_to_the_anchored_tail() -> None:
     assert ((TAIL_START, TAIL_START + 3),) == admission.splice.rows
 
 
+@pytest.mark.parametrize("hit", [0, TAIL_START])
+def test_head_that_no_step_has_room_for_is_computed_exactly(hit: int) -> None:
+    """It would ride along whole. In chunks that end at the tail nothing would be left to schedule behind it."""
+    planner = planner_with_tail()
+    planner.add(anchored_read("read", head=9))
+
+    assert 0 == planner.match("read", hit, Room(8, 9, 8, 9))
+    assert None is planner.chunk_end("read")
+    assert Reason.MIDDLE_TOO_LONG is planner.reason("read")
+
+
+def test_head_is_computed_behind_what_an_earlier_read_left_of_it() -> None:
+    """Approximate blocks are read at their anchor, so it goes on there."""
+    planner = planner_with_tail()
+    planner.add(anchored_read("read", head=12))
+    assert planner.open_space("read", TAIL_START) is not None
+
+    assert 0 == planner.match("read", TAIL_START + 2, Room(8, 9, 8, 9))
+    assert planner.admit("read", 0) is not None
+    assert Reason.HIT is planner.reason("read")
+    first = TAIL_START + 2
+    assert (shifted(first, 3),) == tuple(planner.close_step([("read", first, 3)], block_table).shifts)
+
+
 def test_anchored_tail_is_not_calibrated() -> None:
     """Its means would need middles that end at the anchor; it is read as it was built."""
     planner = make_planner(limits=LIMITS, calibrator=make_calibrator())

@@ -169,7 +169,7 @@ def test_sample_is_a_request_of_the_planners_own() -> None:
     assert request_id.startswith(SAMPLE_PREFIX)
     assert 0 == planner.register_max(request_id)
     assert 0 == planner.match(request_id, 0, WIDE)
-    assert 0 == planner.pending_middle(request_id)
+    assert 0 == planner.pending_middle(request_id, 99)
     assert Reason.NOT_ASKED is planner.reason(request_id)
     assert (1, 0, 0) == (sample.entry, sample.variant, sample.number)
 

@@ -121,7 +121,7 @@ def test_read_goes_on_exactly(facts: Facts, hit: int, room: Room, reason: Reason
     assert 0 == planner.match("read", hit, room)
     assert reason is planner.reason("read")
     assert None is planner.register_max("read")
-    assert 0 == planner.pending_middle("read")
+    assert 0 == planner.pending_middle("read", 99)
     assert 0 == planner.match("read", 0, WIDE)
     assert 0 == references(planner)
 

@@ -177,7 +177,25 @@ def test_waiting_read_asks_for_the_room_of_its_match() -> None:
     planner = planner_with_tail()
     planner.add(read_facts("read", middle=BOTH, match=5, head=3))
 
-    assert len(SCAFFOLD) + len(BOTH) + 3 + 5 == planner.pending_middle("read")
+    assert len(SCAFFOLD) + len(BOTH) + 3 + 5 == planner.pending_middle("read", 99)
+
+
+@pytest.mark.parametrize(
+    ("most", "pending"),
+    [
+        pytest.param(12 + 16, 12 + 16, id="room-for-all"),
+        pytest.param(12 + 15, 12 + 15, id="a-token-of-the-match-short"),
+        pytest.param(12, 12, id="room-for-the-middle-alone"),
+        pytest.param(11, 0, id="chunks-first"),
+    ],
+)
+def test_match_takes_what_the_middle_leaves(most: int, pending: int) -> None:
+    """What a step has room for is what the read asks for, and gets: it need not wait for more."""
+    planner = planner_with_tail()
+    planner.add(read_facts("read", middle=BOTH, match=16))
+
+    assert pending == planner.pending_middle("read", most)
+    assert (pending > 0) == bool(planner.match("read", 0, Room(pending, 9, most, 9)))
 
 
 def test_tail_that_was_built_anew_is_marked_like_the_old_one() -> None:
