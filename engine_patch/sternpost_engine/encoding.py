@@ -11,14 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from jinja2 import TemplateError
-
 WORD_MARK: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """Stands for a space in the tokens of SentencePiece's vocabularies."""
 
 
 class TokenizerEncoder:
-    """Encodes texts and conversations with a Hugging Face tokenizer."""
+    """Encodes texts and conversations with any of vLLM's tokenizers: Hugging Face's, or one of its own."""
 
     def __init__(self, tokenizer: Any, logger: logging.Logger) -> None:
         self._tokenizer = tokenizer
@@ -39,8 +37,9 @@ class TokenizerEncoder:
         try:
             empty = self._render([{"role": "user", "content": ""}])
             whole = self._render([dict(message) for message in messages])
-        except (TemplateError, ValueError, TypeError, KeyError, IndexError) as error:
-            # A template is a program of the model's author: it refuses, or fails on what it did not expect.
+        except Exception as error:  # noqa: BLE001
+            # A template is a program of the model's author: it refuses, or fails on what it did not expect,
+            # and tokenizers that have their own in place of one raise what they like.
             self._logger.info("the chat template refuses a calibration text: %s", type(error).__name__)
             return self.text("\n\n".join(str(message["content"]) for message in messages))
         before = _common(empty, whole)
@@ -48,17 +47,24 @@ class TokenizerEncoder:
         return whole[before : len(whole) - after]
 
     def token_text(self, token: int) -> str:
-        """Return one token's text, an empty one for special tokens."""
+        """Return one token's text, an empty one for special tokens and for those that have none."""
         if token in self._special:
             return ""
-        text: str = self._tokenizer.decode([token])
+        try:
+            text: str = self._tokenizer.decode([token])
+            (written,) = self._tokenizer.convert_ids_to_tokens([token])
+        except Exception:  # noqa: BLE001
+            # A model may know more tokens than its tokenizer, and a prompt of token ids may hold any of them.
+            return ""
         # Some decoders strip the space that a sentence begins with, and take a single token for a sentence.
-        begins_word = str(self._tokenizer.convert_ids_to_tokens(token)).startswith(WORD_MARK)
+        begins_word = str(written).startswith(WORD_MARK)
         return f" {text}" if begins_word and not text.startswith(" ") else text
 
     def _render(self, messages: list[dict[str, Any]]) -> list[int]:
-        text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        # As token ids: not every tokenizer reads its control tokens back from the text.
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            messages, tokenize=True, add_generation_prompt=False, return_dict=False
+        )
         return ids
 
 

@@ -123,7 +123,7 @@ class TailReads:
         # Set before the blocks are allocated, for allocation registers full blocks in the prefix store.
         track.register_max = max(track.exact_end, hit)
         if track.begin - hit > room.tokens_max:
-            # An anchored tail's head cannot be computed in chunks: it rides along whole, or there is no splice.
+            # An anchored tail's head is in no chunk: it rides along whole, or there is no splice.
             if not self._limits.long_middles or track.begin - track.exact_end > room.tokens_max:
                 return self._without_splice(track, Reason.MIDDLE_TOO_LONG)
             track.course = Course.CHUNKED

@@ -67,15 +67,29 @@ def test_conversation_put_into_an_empty_one_is_the_whole(contents: list[str]) ->
     tokenizer = ChatTokenizer()
     middle = list(encoder_of().conversation(said(*contents)))
     empty, whole = (
-        tokenizer.encode(
-            tokenizer.apply_chat_template(said(*texts), tokenize=False, add_generation_prompt=False),
-            add_special_tokens=False,
-        )
+        tokenizer.encode(tokenizer.rendered(said(*texts)), add_special_tokens=False)
         for texts in ([""], contents)
     )
 
     assert whole in [[*empty[:at], *middle, *empty[at:]] for at in range(len(empty) + 1)]
     assert len(empty) > len(OPENING) - 20, "the opening is part of the empty conversation"
+
+
+class OwnError(Exception):
+    """What a tokenizer with messages of its own raises."""
+
+
+class OwnTokenizer(ChatTokenizer):
+    """Refuses every conversation in a way of its own."""
+
+    def rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Refuse."""
+        raise OwnError("conversations must be of the right form")
+
+
+def test_conversation_that_is_refused_in_any_way_is_taken_as_its_texts() -> None:
+    """An engine starts, and calibrates, whatever its tokenizer makes of a text."""
+    assert "Hi\n\nYes?" == text_of(encoder_of(OwnTokenizer()).conversation(said("Hi", "Yes?")))
 
 
 def test_refused_conversation_is_taken_as_its_texts(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,6 +126,11 @@ def test_text_of_a_token(token: int, text: str) -> None:
 def test_space_in_front_of_a_word_is_kept(token: int, text: str) -> None:
     """Some decoders drop it from a token by itself, as if a sentence began there."""
     assert text == encoder_of(SentenceTokenizer()).token_text(token)
+
+
+def test_token_that_the_tokenizer_does_not_know_has_no_text() -> None:
+    """A model's vocabulary may be larger, and prompts of token ids come from clients."""
+    assert "" == encoder_of(SentenceTokenizer()).token_text(4)
 
 
 def test_words_of_such_a_vocabulary_do_not_run_together() -> None:

@@ -202,7 +202,7 @@ def test_long_middle_is_computed_up_to_the_anchored_tail() -> None:
 
 @pytest.mark.parametrize("hit", [0, TAIL_START])
 def test_head_that_no_step_has_room_for_is_computed_exactly(hit: int) -> None:
-    """It would ride along whole. In chunks that end at the tail nothing would be left to schedule behind it."""
+    """It would ride along whole, and where chunks end at the tail nothing is left to schedule."""
     planner = planner_with_tail()
     planner.add(anchored_read("read", head=9))
 

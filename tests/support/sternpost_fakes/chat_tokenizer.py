@@ -29,15 +29,25 @@ class ChatTokenizer:
         names = {token: name for name, token in SPECIALS.items()}
         return "".join(names.get(token) or chr(token) for token in ids)
 
-    def convert_ids_to_tokens(self, token: int) -> str:
-        """Return a token as the vocabulary writes it."""
-        return self.decode([token])
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return tokens as the vocabulary writes them."""
+        return [self.decode([token]) for token in ids]
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], *, tokenize: bool, add_generation_prompt: bool
-    ) -> str:
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tokenize: bool,
+        add_generation_prompt: bool,
+        return_dict: bool,
+    ) -> list[int]:
+        """Render a conversation as token ids."""
+        assert tokenize and not return_dict, "token ids are asked for, and nothing beside them"
+        assert not add_generation_prompt, "the messages alone are asked for"
+        return self.encode(self.rendered(messages), add_special_tokens=False)
+
+    def rendered(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Render a conversation as text."""
-        assert not tokenize and not add_generation_prompt, "the text of the messages alone is asked for"
         roles = [message["role"] for message in messages]
         if any(role != ("user", "assistant")[number % 2] for number, role in enumerate(roles)):
             raise ValueError("Conversation roles must alternate user/assistant/user/assistant/...")
@@ -56,6 +66,6 @@ class SentenceTokenizer(ChatTokenizer):
         text = "".join(self.vocabulary[token] for token in ids)
         return text.replace("<0x0A>", "\n").replace("▁", " ").removeprefix(" ")
 
-    def convert_ids_to_tokens(self, token: int) -> str:
-        """Return a token as the vocabulary writes it."""
-        return self.vocabulary[token]
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return tokens as the vocabulary writes them."""
+        return [self.vocabulary[token] for token in ids]

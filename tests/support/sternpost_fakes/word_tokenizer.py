@@ -27,10 +27,10 @@ class WordTokenizer:
         words = {number % VOCABULARY: word for word, number in reversed(self._numbers.items())}
         return "".join(words[token] for token in ids)
 
-    def convert_ids_to_tokens(self, token: int) -> str:
-        """Return a token as the vocabulary writes it."""
-        return self.decode([token])
+    def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return tokens as the vocabulary writes them."""
+        return [self.decode([token]) for token in ids]
 
-    def apply_chat_template(self, messages: object, **options: object) -> str:
+    def apply_chat_template(self, messages: object, **options: object) -> list[int]:
         """Refuse, as tokenizers without a template do."""
         raise ValueError("the tokenizer has no chat template")
