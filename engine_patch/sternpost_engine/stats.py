@@ -93,7 +93,11 @@ class SuffixMetrics(KVConnectorPromMetrics):
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._counters = {name: self._make(self._counter_cls, *row) for name, row in _COUNTERS.items()}
-        self._gauges = {name: self._make(self._gauge_cls, *row) for name, row in _GAUGES.items()}
+        # Each report reaches one of vLLM's API servers: of what they all were told, the latest holds.
+        self._gauges = {
+            name: self._make(self._gauge_cls, *row, multiprocess_mode="mostrecent")
+            for name, row in _GAUGES.items()
+        }
         self._histograms = {
             name: self._make(self._histogram_cls, metric, text, "", buckets=buckets)
             for name, (metric, text, buckets) in _HISTOGRAMS.items()

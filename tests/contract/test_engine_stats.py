@@ -142,6 +142,24 @@ def test_reports_arrive_in_the_metrics(stats: ModuleType) -> None:
     assert None is value("sternpost_suffix_copy_seconds_count", first)
 
 
+def test_gauges_are_one_series_for_all_api_servers(stats: ModuleType) -> None:
+    """As vLLM's own are: by default there is one per process, and all but one of them are out of date."""
+    registry = CollectorRegistry()
+    modes: list[str] = []
+
+    class NotedGauge(Gauge):
+        """Notes how the processes' values are put together."""
+
+        def __init__(self, *arguments: Any, multiprocess_mode: Any = "all", **named: Any) -> None:
+            modes.append(multiprocess_mode)
+            super().__init__(*arguments, multiprocess_mode=multiprocess_mode, registry=registry, **named)
+
+    kinds = {Gauge: NotedGauge, **{kind: partial(kind, registry=registry) for kind in (Counter, Histogram)}}
+    stats.SuffixMetrics(SimpleNamespace(kv_transfer_config=None), kinds, ["engine"], {0: ["0"]})
+
+    assert {"mostrecent"} == set(modes)
+
+
 def test_every_metric_has_the_products_prefix_and_a_help(stats: ModuleType) -> None:
     """Users find them by one word."""
     registry = CollectorRegistry()
