@@ -147,14 +147,12 @@ def test_gauges_are_one_series_for_all_api_servers(stats: ModuleType) -> None:
     registry = CollectorRegistry()
     modes: list[str] = []
 
-    class NotedGauge(Gauge):
-        """Notes how the processes' values are put together."""
+    def noted(*arguments: Any, **named: Any) -> Gauge:
+        modes.append(named.get("multiprocess_mode", "all"))
+        return Gauge(*arguments, **{**named, "registry": registry})
 
-        def __init__(self, *arguments: Any, multiprocess_mode: Any = "all", **named: Any) -> None:
-            modes.append(multiprocess_mode)
-            super().__init__(*arguments, multiprocess_mode=multiprocess_mode, registry=registry, **named)
-
-    kinds = {Gauge: NotedGauge, **{kind: partial(kind, registry=registry) for kind in (Counter, Histogram)}}
+    others = {kind: partial(kind, registry=registry) for kind in (Counter, Histogram)}
+    kinds: dict[Any, Any] = {Gauge: noted, **others}
     stats.SuffixMetrics(SimpleNamespace(kv_transfer_config=None), kinds, ["engine"], {0: ["0"]})
 
     assert {"mostrecent"} == set(modes)
