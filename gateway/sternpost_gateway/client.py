@@ -26,6 +26,9 @@ CountBody = Callable[[int], None]
 BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """Methods whose requests may have a body."""
 
+KEPT_BYTES_MAX: Final = 64 * 1024
+"""Of a body that is streamed through, so that a short one can be sent again."""
+
 LINGER_SECONDS: Final = 1.0
 """For which a refused body is still read before the connection closes."""
 
@@ -42,7 +45,8 @@ class Client:
     One ASGI exchange.
 
     `started`: the status line is out, so that no error can be answered any more. `finished`: the last piece
-    is out, too. `gone`: the client has left. `upload_error`: what ended a body that was streamed through.
+    is out, too. `gone`: the client has left. `upload_gone`: some of a body that is streamed through has
+    gone on, and is not kept here. `upload_error`: what ended it.
     """
 
     def __init__(
@@ -67,8 +71,10 @@ class Client:
         self._clock = clock
         self._stall = Stall(timeouts.write_stall_seconds)
         self._body_read = asyncio.Event()
-        self._peeked: list[Message] = []
+        self._kept = bytearray()
+        self._is_whole = False
         self.gone = False
+        self.upload_gone = False
         self.upload_error: ClientGone | TooSlow | None = None
 
     @property
@@ -143,31 +149,42 @@ class Client:
         Raises:
             TooSlow, ClientGone: as `read_body` says.
         """
-        started, size, more = self._clock.monotonic(), 0, True
-        while more and size < bytes_max:
-            message = await self._next(self._deadline_seconds(started, size))
-            self._peeked.append(message)
-            size += len(message.get("body", b""))
-            more = message.get("more_body", False)
-        return b"".join(message.get("body", b"") for message in self._peeked)
+        started = self._clock.monotonic()
+        while not self._is_whole and len(self._kept) < bytes_max:
+            self._kept += self._piece(await self._next(self._deadline_seconds(started, len(self._kept))))
+        return bytes(self._kept)
 
     async def stream_body(self) -> AsyncIterator[bytes]:
         """
-        Yield the body as it arrives, unbounded, because nothing is kept of it.
+        Yield the body as it arrives, unbounded, because no more than a beginning of it is kept.
 
-        The HTTP client that reads this reports every failure as the engine's; `upload_error` tells it apart.
+        While that is all that has come, the body can be yielded once more, for another engine. The connection
+        that reads this reports every failure as the engine's; `upload_error` tells it apart.
         """
-        more = True
-        while more:
+        if self._kept:
+            yield bytes(self._kept)
+        while not self._is_whole:
             try:
-                message = self._peeked.pop(0) if self._peeked else await self._next()
+                piece = self._piece(await self._next())
             except (ClientGone, TooSlow) as error:
                 self.upload_error = error
                 raise
-            if body := message.get("body", b""):
-                yield body
-            more = message.get("more_body", False)
+            self._keep(piece)
+            if piece:
+                yield piece
         self._body_read.set()
+
+    def _piece(self, message: Message) -> bytes:
+        self._is_whole = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
+
+    def _keep(self, piece: bytes) -> None:
+        self.upload_gone = self.upload_gone or len(self._kept) + len(piece) > KEPT_BYTES_MAX
+        if self.upload_gone:
+            self._kept.clear()
+        else:
+            self._kept += piece
 
     def expect_no_body(self) -> None:
         """Note that nobody will read a body, so that leaving can be noticed at once."""

@@ -324,7 +324,7 @@ class Pipeline:
                 if client.upload_error is not None:
                     raise client.upload_error from None
                 self._note_failure(composed, admitted.routed, error)
-                give_back = await self._retry(planned, error, tried)
+                give_back = await self._retry(planned, client, error, tried)
                 if give_back is None:
                     raise
                 again.callback(give_back)
@@ -393,7 +393,7 @@ class Pipeline:
             self._parts.metrics.ejections.labels(routed.engine.url).inc()
 
     async def _retry(
-        self, planned: Planned, error: UpstreamError, tried: list[Engine]
+        self, planned: Planned, client: Client, error: UpstreamError, tried: list[Engine]
     ) -> Callable[[], None] | None:
         """
         Return what gives back a retry, when it is this request's turn to be sent again.
@@ -402,13 +402,12 @@ class Pipeline:
         """
         if isinstance(error, FirstByteTimeout | UpstreamCut) or len(tried) >= ATTEMPTS_MAX:
             return None
-        received = planned.identified.received
         views = eligible(self._parts.router.views(), planned.policy, planned.identified.model)
         others = [view for view in views if view.engine not in tried]
         has_target = bool(others) or (
             isinstance(error, Disconnected) and self._parts.fleet.is_ready(tried[-1])
         )
-        if received.has_body or not has_target:
+        if client.upload_gone or not has_target:
             return None
         return await self._parts.admission.take_retry()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -207,6 +207,57 @@ async def test_request_is_sent_once_more_to_another_engine(tmp_path: Path) -> No
         assert {200} == {response.status_code for response in responses}
         assert 20 == len(two.chats)
         assert gateway.metric("sternpost_gateway_retries_total") >= 1
+
+
+SHORT: Final = b'{"model":"other","input":"%s"}' % (b"a" * 60_000)
+LONG: Final = SHORT * 10
+
+
+def in_pieces(body: bytes) -> AsyncIterator[bytes]:
+    """Return a body of which nobody has said how long it is."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), 20_000):
+            yield body[start : start + 20_000]
+
+    return pieces()
+
+
+@pytest.mark.parametrize("make", [bytes, in_pieces], ids=["length", "chunks"])
+@pytest.mark.parametrize(
+    ("body", "down", "expected"),
+    [
+        pytest.param(SHORT, "refuses", 200, id="short-refused"),
+        pytest.param(LONG, "refuses", 200, id="long-refused"),
+        pytest.param(SHORT, "drops", 200, id="short-dropped"),
+        pytest.param(LONG, "drops", 502, id="long-dropped"),
+    ],
+)
+async def test_body_that_is_not_read_is_sent_once_more_while_it_is_there(
+    tmp_path: Path, make: Callable[[bytes], Any], body: bytes, down: str, expected: int
+) -> None:
+    """Requests that stream through are tried again, too: before their body has gone on, or if it is short."""
+    async with (
+        running_engine() as one,
+        running_engine() as two,
+        running_gateway(
+            tmp_path, [one.url, two.url], settings=with_timeouts(replace(QUICK, probe_period_seconds=60.0))
+        ) as gateway,
+    ):
+        one.faults.drop = True
+        if down == "refuses":
+            await one.server.stop()
+        statuses = [
+            (await gateway.client.post("/v1/embeddings", content=make(body))).status_code for _ in range(10)
+        ]
+        retries = gateway.metric("sternpost_gateway_retries_total")
+        if down == "refuses":
+            await one.server.start()
+        bodies = {seen.body for seen in two.posts("/v1/embeddings")}
+
+    assert {200, expected} == set(statuses)
+    assert (expected == 200) == (retries > 0)
+    assert {body} == bodies
 
 
 async def test_second_attempt_meets_no_old_connection(tmp_path: Path) -> None:
