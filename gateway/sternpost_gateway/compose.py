@@ -28,6 +28,11 @@ from sternpost_gateway.tokens import TailFacts
 
 STREAM_OPTIONS: Final = "stream_options"
 INCLUDE_USAGE: Final = "include_usage"
+CONTINUOUS_USAGE: Final = "continuous_usage_stats"
+"""Asks for usage in every chunk, and for nothing where usage is not asked for at all."""
+
+DECLINED: Final = frozenset({None, b"null", b"false"})
+"""What a client says that asks for no usage; engines take more than `true` for a yes."""
 
 
 class Metering(StrEnum):
@@ -158,9 +163,9 @@ def _field_edits(
     if options is None or document.body[slice(*options.value_span)] == b"null":
         asked = {STREAM_OPTIONS: b'{"' + INCLUDE_USAGE.encode() + b'":true}'}
         return edit_members(document, {**fields, **asked}, removed)
-    inner = edit_object(
-        document, options.value_span, members(document, options.value_span), {INCLUDE_USAGE: b"true"}, ()
-    )
+    found = members(document, options.value_span)
+    asked = {INCLUDE_USAGE: b"true"} | ({CONTINUOUS_USAGE: b"false"} if CONTINUOUS_USAGE in found else {})
+    inner = edit_object(document, options.value_span, found, asked, ())
     return in_order(edit_members(document, fields, removed), inner)
 
 
@@ -179,5 +184,5 @@ def _metering(document: Document, path: str) -> Metering:
         # The engine will refuse this body, in its own words.
         return Metering.NONE
     asked = members(document, options.value_span).get(INCLUDE_USAGE)
-    is_asked = asked is not None and document.body[slice(*asked.value_span)] == b"true"
-    return Metering.STREAM if is_asked else Metering.FILTER
+    said = None if asked is None else document.body[slice(*asked.value_span)]
+    return Metering.FILTER if said in DECLINED else Metering.STREAM

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from sternpost_gateway.sse import EventSplitter, usage_of
+from sternpost_gateway.sse import LF, EventSplitter, usage_of
 
 Usage = dict[str, Any]
 
@@ -70,15 +70,21 @@ class StreamFilter:
     def __init__(self, event_bytes_max: int) -> None:
         self.usage: Usage | None = None
         self._splitter = EventSplitter(event_bytes_max)
+        self._is_dropping = False
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the events that the piece completes, but for a usage chunk."""
-        return b"".join(event for event in self._splitter.feed(chunk) if not self._is_usage(event))
+        return b"".join(event for event in self._splitter.feed(chunk) if not self._is_dropped(event))
 
     def end(self) -> bytes:
         """Return what is left: a last event without an empty line, or the beginning of one that was cut."""
         rest = self._splitter.rest
         return b"" if self._is_usage(rest) else rest
+
+    def _is_dropped(self, event: bytes) -> bool:
+        if event != LF:
+            self._is_dropping = self._is_usage(event)
+        return self._is_dropping
 
     def _is_usage(self, event: bytes) -> bool:
         usage = usage_of(event)

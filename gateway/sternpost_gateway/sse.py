@@ -19,6 +19,7 @@ EMPTY_CHOICES: Final = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 
 LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
+LF: Final = b"\n"
 DONE: Final = b"[DONE]"
 
 
@@ -27,21 +28,27 @@ class EventSplitter:
     Cuts a byte stream into events, each with its terminator, as soon as they are complete.
 
     What has been fed comes out again, in order, byte for byte: `feed` yields the complete events, `rest` is
-    what is left. An event longer than `bytes_max` is given out in pieces.
+    what is left. An event longer than `bytes_max` is given out in pieces, and so is a last CRLF that comes in
+    two: nobody can tell from a CR that an LF follows.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._ends_with_cr = False
         self.rest = b""
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the events that `chunk` completes."""
+        """Yield the events that `chunk` completes, and in front of them the `LF` that the last one lacked."""
+        if self._ends_with_cr and chunk.startswith(LF):
+            yield LF
+            chunk = chunk[1:]
         buffered = self.rest + chunk
         start = 0
         for match in EVENT_END.finditer(buffered, max(0, len(self.rest) - 3)):
             yield buffered[start : match.end()]
             start = match.end()
         self.rest = buffered[start:]
+        self._ends_with_cr = not self.rest and buffered.endswith(b"\r")
         if len(self.rest) > self._bytes_max:
             yield self.rest
             self.rest = b""

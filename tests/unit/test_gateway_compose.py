@@ -144,6 +144,24 @@ def test_tail_being_built_is_not_wanted_again() -> None:
             {"include_usage": True},
             id="asked",
         ),
+        pytest.param(
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            Metering.STREAM,
+            {"include_usage": 1},
+            id="asked-in-another-way",
+        ),
+        pytest.param(
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            Metering.FILTER,
+            {"continuous_usage_stats": False, "include_usage": True},
+            id="continuous-of-none",
+        ),
+        pytest.param(
+            {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+            Metering.STREAM,
+            {"include_usage": True, "continuous_usage_stats": True},
+            id="continuous",
+        ),
         pytest.param({"stream": True, "stream_options": [1]}, Metering.NONE, [1], id="no-object"),
     ],
 )

@@ -24,19 +24,29 @@ def run(meter: Meter, chunks: list[bytes]) -> bytes:
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> list[bytes]:
+def cuts(draw: st.DrawFn, stream: bytes = STREAM) -> list[bytes]:
     """Return the stream cut into chunks anywhere."""
-    places = sorted(draw(st.sets(st.integers(1, len(STREAM) - 1), max_size=12)))
-    return [STREAM[start:end] for start, end in zip([0, *places], [*places, len(STREAM)], strict=True)]
+    places = sorted(draw(st.sets(st.integers(1, len(stream) - 1), max_size=12)))
+    return [stream[start:end] for start, end in zip([0, *places], [*places, len(stream)], strict=True)]
 
 
-@given(cuts())
-def test_filter_drops_exactly_the_usage_chunk(chunks: list[bytes]) -> None:
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@given(st.data())
+def test_filter_drops_exactly_the_usage_chunk(end: bytes, data: st.DataObject) -> None:
     """Wherever the stream is cut, all bytes but the usage chunk's come through, in order."""
-    meter = StreamFilter(BYTES_MAX)
+    meter, stream, usage = StreamFilter(BYTES_MAX), STREAM.replace(b"\n", end), USAGE.replace(b"\n", end)
 
-    assert STREAM.replace(USAGE, b"") == run(meter, chunks)
+    assert stream.replace(usage, b"") == run(meter, data.draw(cuts(stream)))
     assert {"prompt_tokens": 3} == meter.usage
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_filter_drops_exactly_the_usage_chunk_of_a_stream_in_two_pieces(end: bytes) -> None:
+    """The LF of a CRLF belongs to the event that its CR has ended."""
+    stream, usage = STREAM.replace(b"\n", end), USAGE.replace(b"\n", end)
+    got = {run(StreamFilter(BYTES_MAX), [stream[:cut], stream[cut:]]) for cut in range(len(stream))}
+
+    assert {stream.replace(usage, b"")} == got
 
 
 @given(cuts())
