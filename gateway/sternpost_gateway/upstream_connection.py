@@ -29,6 +29,9 @@ BARREN_BYTES_MAX: Final = 128 * 1024
 FINAL_STATUS: Final = 200
 """What is below this precedes the answer: it is hop-by-hop, and stays here."""
 
+STATUS_MAX: Final = 599
+"""A number above it is the status of nothing, and cannot be passed on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
@@ -261,6 +264,9 @@ class UpstreamConnection(asyncio.BufferedProtocol):
         exchange, status = self._under_way(), self._parser.get_status_code()
         if status < FINAL_STATUS or exchange.answer is not None:
             return
+        if status > STATUS_MAX:
+            # The parser turns this into an error of its own.
+            raise UpstreamCut("the engine's answer is not HTTP")
         exchange.barren_bytes = 0
         exchange.may_stay = self._parser.should_keep_alive()
         exchange.ends_by_closing = not _has_end(exchange.headers)

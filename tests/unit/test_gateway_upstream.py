@@ -163,6 +163,7 @@ async def test_answer_may_end_with_its_connection() -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\ncontent-", True, UpstreamCut, id="half-a-head"),
         pytest.param(b"\x16\x03\x01garbage\r\n\r\n", False, UpstreamCut, id="no-http"),
         pytest.param(b"HTTP/1.1 101 Switching Protocols\r\n\r\n", False, UpstreamCut, id="another-protocol"),
+        pytest.param(b"HTTP/1.1 600 Odd\r\ncontent-length: 0\r\n\r\n", False, UpstreamCut, id="no-status"),
         pytest.param(b"HTTP/1.1 200 OK\r\nx: " + FLOOD, False, UpstreamCut, id="an-endless-header"),
         pytest.param(b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 50_000, False, UpstreamCut, id="endless-headers"),
         pytest.param(b"HTTP/1.1 103 Early\r\n\r\n" * 50_000, False, UpstreamCut, id="endless-hints"),
