@@ -23,9 +23,6 @@ Result = TypeVar("Result")
 CountBody = Callable[[int], None]
 """Is told how many bytes a body has, as far as is known; raises `Overloaded` where there is no room."""
 
-BODY_METHODS: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""Methods whose requests may have a body."""
-
 KEPT_BYTES_MAX: Final = 64 * 1024
 """Of a body that is streamed through, so that a short one can be sent again."""
 

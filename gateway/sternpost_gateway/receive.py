@@ -11,7 +11,7 @@ from typing import Final
 
 from sternpost_core.jsonspan import Document, scan
 from sternpost_core.policy_match import Caller
-from sternpost_gateway.client import BODY_METHODS, Client, CountBody, uncounted
+from sternpost_gateway.client import Client, CountBody, uncounted
 from sternpost_gateway.content_coding import coding_of, decoded, without_coding
 from sternpost_gateway.headers import Headers
 from sternpost_gateway.model_name import HEAD_BYTES_MAX, model_in, model_of_path
@@ -22,6 +22,10 @@ RESPONSES_PATH: Final = "/v1/responses"
 COMPLETIONS_PATH: Final = "/v1/completions"
 INSPECTED_PATHS: Final = frozenset({CHAT_PATH, RESPONSES_PATH, COMPLETIONS_PATH})
 """The paths whose bodies are read."""
+
+
+FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+"""Request headers that say that there is a body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,5 +115,4 @@ async def _model(client: Client, *, has_body: bool) -> str | None:
 
 
 def _has_body(client: Client) -> bool:
-    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in client.headers)
-    return framed and client.method in BODY_METHODS
+    return any(name in FRAMING and value != b"0" for name, value in client.headers)

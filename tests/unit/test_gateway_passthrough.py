@@ -138,6 +138,21 @@ async def test_every_method_and_path_passes(tmp_path: Path, method: str) -> None
         assert (method, target, content) == (seen.method, seen.target, seen.body)
 
 
+@pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "QUERY"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+async def test_body_arrives_whatever_the_method(tmp_path: Path, method: str, chunked: bool) -> None:
+    """What a body means to a method is the engine's to say."""
+    framing = b"transfer-encoding: chunked" if chunked else b"content-length: 3"
+    sent = b"3\r\nabc\r\n0\r\n\r\n" if chunked else b"abc"
+    head = f"{method} /v1/files HTTP/1.1\r\nhost: h\r\nconnection: close\r\n".encode()
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        answer = await raw(gateway.url, head + framing + b"\r\n\r\n" + sent)
+        seen = engine.posts("/v1/files")
+
+    assert 200 == parts(answer)[0]
+    assert [(method, b"abc")] == [(one.method, one.body) for one in seen]
+
+
 FORM = (
     b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n\x00\xffRIFF\r\n'
     b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nother\r\n--b--\r\n'
