@@ -104,13 +104,30 @@ def upstream_headers(
     return kept
 
 
-def downstream_headers(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
-    """Return what a client receives of an engine's headers; names become lower-case, as ASGI demands."""
+def downstream_headers(
+    headers: Iterable[tuple[bytes, bytes]], request_id: str, engine: str
+) -> list[tuple[bytes, bytes]]:
+    """
+    Return what a client receives of an engine's headers; names become lower-case, as ASGI demands.
+
+    `engine` is its base URL: a client that is sent elsewhere on it is sent there on this gateway.
+    """
     lowered = tuple((name.lower(), value) for name, value in headers)
     dropped = HOP_BY_HOP | connection_names(lowered)
-    kept = [item for item in lowered if item[0] not in dropped and item[0] != b"x-request-id"]
+    kept = [
+        (name, _here(value, engine) if name == b"location" else value)
+        for name, value in lowered
+        if name not in dropped and name != b"x-request-id"
+    ]
     kept.append((b"x-request-id", request_id.encode()))
     return kept
+
+
+def _here(location: bytes, engine: str) -> bytes:
+    """Return a place on an engine as a path; a place elsewhere stays as it is."""
+    path = location.removeprefix(engine.encode())
+    is_path = path.startswith(b"/") and not path.startswith(b"//")
+    return path if is_path else location
 
 
 def value_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:

@@ -66,7 +66,7 @@ from sternpost_gateway.plan import (
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.receive import Received, is_inspected, receive
 from sternpost_gateway.record import CLIENT_GONE, Recorder, arm_label, lesson_of, policy_label
-from sternpost_gateway.relay import Relay, Relayed
+from sternpost_gateway.relay import CLIENT_ERRORS, SERVER_ERRORS, Relay, Relayed
 from sternpost_gateway.rendering import Fixed
 from sternpost_gateway.router import Routed, Router
 from sternpost_gateway.segment import Segmented, segment
@@ -82,10 +82,6 @@ from sternpost_gateway.upstream import UpstreamResponse
 from sternpost_gateway.warmer import Warmer
 
 logger = logging.getLogger(__name__)
-
-CLIENT_ERRORS: Final = 400
-SERVER_ERRORS: Final = 500
-"""Where the statuses of requests that an engine refuses begin, and those of its own failures."""
 
 FOLLOWS_MAX: Final = 8
 """How often a request follows another that fails; then it goes on by itself."""

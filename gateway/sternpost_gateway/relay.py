@@ -7,6 +7,7 @@ asked for. An answer that is cut is never made to look complete.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,12 @@ from sternpost_gateway.upstream import UpstreamResponse
 
 EVENT_STREAM: Final = b"text/event-stream"
 OK: Final = 200
+CLIENT_ERRORS: Final = 400
+SERVER_ERRORS: Final = 500
+"""Where the statuses of requests that an engine refuses begin, and those of its own failures."""
+
+BODILESS: Final = frozenset({204, 304})
+"""Statuses without a body, whatever length is said: that of another answer."""
 
 REFUSAL_BYTES_MAX: Final = 65536
 """Of an engine's refusal that is told within a stream."""
@@ -64,17 +71,20 @@ class Relay:
         Raises:
             ClientGone: the client has stopped reading.
         """
-        headers = downstream_headers(response.headers, composed.planned.identified.received.request_id)
+        request_id = composed.planned.identified.received.request_id
+        headers = downstream_headers(response.headers, request_id, composed.engine.url)
         is_stream = value_of(headers, b"content-type").startswith(EVENT_STREAM)
         meter = self._meter(composed.metering, response.status, headers, is_stream=is_stream)
-        if isinstance(meter, StreamFilter):
+        if isinstance(meter, StreamFilter) or response.status in BODILESS:
             headers = [item for item in headers if item[0] != b"content-length"]
         if not self._client.started:
             await self._client.start(response.status, [*headers, *extra_headers])
         elif response.status != OK or not is_stream:
             # Pings have gone out with status 200: what the engine says instead can only be told within the
             # stream, which must not look as if it had ended well.
-            await self._client.write(error_event(await self._whole(response)))
+            await self._client.write(
+                error_event(refusal_object(response.status, await self._whole(response)))
+            )
             return Relayed(status=response.status, is_stream=False)
         self._client.only_pinged = False
         cut = False
@@ -94,11 +104,11 @@ class Relay:
         )
 
     async def _whole(self, response: UpstreamResponse) -> bytes:
-        """Return what an engine says in the place of a stream, on one line."""
+        """Return what an engine says in the place of a stream."""
         body = b""
         while len(body) <= REFUSAL_BYTES_MAX and (chunk := await response.read()):
             body += chunk
-        return b" ".join(body[:REFUSAL_BYTES_MAX].split(b"\n")).replace(b"\r", b" ")
+        return body[:REFUSAL_BYTES_MAX]
 
     async def _body(self, response: UpstreamResponse, meter: Meter, length: int | None) -> None:
         relayed = 0
@@ -127,6 +137,31 @@ class Relay:
             return BodyMeter(self._limits.metered_body_bytes_max)
         kind = StreamFilter if metering is Metering.FILTER else StreamMeter
         return kind(self._limits.event_bytes_max)
+
+
+def refusal_object(status: int, said: bytes) -> bytes:
+    """
+    Return what an engine says in the place of a stream as OpenAI's error object, on one line.
+
+    Its own words stay where they have that shape: clients would take any others for an event of the stream.
+    """
+    if _is_error(said):
+        return said.replace(b"\n", b" ").replace(b"\r", b" ")
+    detail = {
+        "message": said.decode(errors="replace") or f"the engine answered with status {status}",
+        "type": "invalid_request_error" if CLIENT_ERRORS <= status < SERVER_ERRORS else "server_error",
+        "param": None,
+        "code": status,
+    }
+    return json.dumps({"error": detail}).encode()
+
+
+def _is_error(body: bytes) -> bool:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and bool(found.get("error"))
 
 
 def _length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:

@@ -166,6 +166,34 @@ async def test_036_refusal_after_pings_is_told_within_the_stream(tmp_path: Path)
     assert b"[DONE]" not in got
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        pytest.param(503, b"<html>\nlater</html>", "<html>\nlater</html>", id="html"),
+        pytest.param(503, b"", "the engine answered with status 503", id="nothing"),
+        pytest.param(422, b'{"detail":"missing"}', '{"detail":"missing"}', id="another-object"),
+        pytest.param(400, b'{"error":\n{"message":"no"}}', "no", id="an-error"),
+        pytest.param(200, b'{"id":"c1","choices":[]}', '{"id":"c1","choices":[]}', id="no-stream"),
+        pytest.param(500, b"[" * 60_000, "[" * 60_000, id="deep"),
+    ],
+)
+async def test_036_refusal_after_pings_is_an_error_to_clients(
+    tmp_path: Path, status: int, said: bytes, expected: str
+) -> None:
+    """Whatever an engine says in the place of a stream, OpenAI's client reads it as an error."""
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=pinging) as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        engine.faults.reply = Reply(status=status, pieces=(said,), first_delay_seconds=0.3)
+        with pytest.raises(openai.APIError) as raised:
+            async for _ in await client.chat.completions.create(model="m", messages=[], stream=True):
+                raise AssertionError("there is no event")
+
+    assert expected == raised.value.message
+
+
 async def test_036_engine_that_never_answers_is_told_within_the_stream(tmp_path: Path) -> None:
     """The gateway's own error comes as an event, too."""
     engine = FakeEngine()

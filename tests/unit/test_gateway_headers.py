@@ -129,7 +129,24 @@ def test_answer_headers_pass_but_for_the_hop() -> None:
         (b"set-cookie", b"a"),
         (b"set-cookie", b"b"),
         (b"x-request-id", b"id-1"),
-    ] == downstream_headers(answered, "id-1")
+    ] == downstream_headers(answered, "id-1", "http://engine:8000")
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        pytest.param(b"http://engine:8000/v1/x?a=1", b"/v1/x?a=1", id="of-the-engine"),
+        pytest.param(b"/v1/x", b"/v1/x", id="a-path"),
+        pytest.param(b"http://engine:80001/v1/x", b"http://engine:80001/v1/x", id="of-another-port"),
+        pytest.param(b"https://elsewhere/v1/x", b"https://elsewhere/v1/x", id="elsewhere"),
+        pytest.param(b"http://engine:8000//evil/x", b"http://engine:8000//evil/x", id="no-path"),
+    ],
+)
+def test_client_is_sent_to_no_engine(location: bytes, expected: bytes) -> None:
+    """Where an engine sends a client to another place on itself, that place is here, too."""
+    passed = downstream_headers([(b"Location", location)], "id-1", "http://engine:8000")
+
+    assert (b"location", expected) == passed[0]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_fakes.fake_http import Reply
 from sternpost_fakes.gateway import QUICK, SUPPORT_POLICY, RunningGateway, running_gateway, with_timeouts
 from sternpost_gateway.settings import Settings
 
@@ -133,6 +134,22 @@ async def test_tunnel_to_elsewhere_is_refused(tmp_path: Path) -> None:
         client.writer.close()
 
     assert (400, []) == (status, engine.posts("/v1/files"))
+
+
+@pytest.mark.parametrize("status", [204, 304])
+async def test_answer_without_a_body_ends_with_its_head(tmp_path: Path, status: int) -> None:
+    """Whatever length an engine says: it is that of another answer, and nobody waits for it."""
+    reply = Reply(status=status, headers=(("content-length", "7"),), framing="none")
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = reply
+        client = await connected(gateway)
+        client.writer.write(request("/v1/files/1") * 2)
+        answers = [await client.answer() for _ in range(2)]
+        client.writer.close()
+        failed = gateway.metric("sternpost_gateway_requests_total", outcome="internal_error")
+
+    assert [(status, b"")] * 2 == answers
+    assert 0 == failed
 
 
 async def test_body_that_waits_for_leave_gets_it(tmp_path: Path) -> None:
