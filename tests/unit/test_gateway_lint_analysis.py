@@ -83,6 +83,16 @@ def test_what_is_always_the_same_is_no_finding(tmp_path: Path, line: str) -> Non
     assert report.reuse == report.reuse_fixed > 0.8
 
 
+def test_a_fix_that_costs_more_than_it_saves_is_not_proposed(tmp_path: Path) -> None:
+    """Where hardly anything behind the clock comes again, the marks around what moved weigh more."""
+    alike = chats(3, lambda number: f"Now: 2026-11-29 09:00:0{number}\n{RULES[:84]}")
+    others = chats(40, lambda number: f"Now: 2026-11-29 09:01:{number:02}\n{number} is your number.")
+    report = report_of(write_log(tmp_path / "log", alike + others))
+
+    assert report.policy is None
+    assert ["Relocate Timestamp is not proposed: it saves nothing"] == list(report.notes)
+
+
 @pytest.mark.parametrize(
     ("faults", "expected"),
     [

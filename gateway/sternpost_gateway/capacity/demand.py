@@ -49,7 +49,7 @@ class _Arm:
     def take(self) -> None:
         tally = self.scenario.tally
         self.prompt.append(tally.prompt_tokens)
-        self.computed.append(tally.prompt_tokens - tally.reused_tokens)
+        self.computed.append(tally.computed_tokens)
 
     def demand(self) -> Demand:
         # A request that the template refuses adds nothing, and asks for nothing.

@@ -57,8 +57,12 @@ class _Tried:
     without: dict[str, Tally]
 
     def saved(self, name: str) -> int:
-        """Return the tokens that a fix saves when all the others are there."""
-        return self.fixed.reused_tokens - self.without[name].reused_tokens
+        """
+        Return the tokens that need not be computed for a fix when all the others are there.
+
+        Lines that move are marked, so that a fix may have more reused and still more computed.
+        """
+        return self.without[name].computed_tokens - self.fixed.computed_tokens
 
 
 def analyse(log: Log, prompts: Prompts, options: Options, advance: Advance) -> Report:
@@ -171,7 +175,7 @@ def _report(
         prompt_tokens=tried.today.prompt_tokens,
         reuse=tried.today.reuse,
         reuse_fixed=tried.fixed.reuse,
-        tokens_saved=tried.fixed.reused_tokens - tried.today.reused_tokens,
+        tokens_saved=tried.today.computed_tokens - tried.fixed.computed_tokens,
         findings=tuple(_findings(survey, tried, chosen)),
         fixes=tuple(_effect(fix, tried) for fix in chosen),
         template=survey.template_before,

@@ -62,6 +62,11 @@ class Tally:
         return self.prefix_tokens + self.suffix_tokens
 
     @property
+    def computed_tokens(self) -> int:
+        """Return the tokens that were not reused."""
+        return self.prompt_tokens - self.reused_tokens
+
+    @property
     def reuse(self) -> float:
         """Return the share of prompt tokens, from 0 to 1, that were reused."""
         return self.reused_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
