@@ -61,9 +61,10 @@ class Observer:
             policy.full_name, self._front(document, chat), _closing(planned, document, chat)
         )
         self._metrics.template_stability.labels(policy.full_name).set(template.stability)
-        for found in (self._prefix_departure(planned, document, chat), self._turn_departure(planned)):
-            if found is not None:
-                self._tell(planned, policy.full_name, found)
+        departures = (self._prefix_departure(planned, document, chat), self._turn_departure(planned))
+        # Both may have come upon the same, which is lost once.
+        for found in {(one.kind, one.path): one for one in departures if one is not None}.values():
+            self._tell(planned, policy.full_name, found)
 
     def _front(self, document: Document, chat: Chat) -> list[ContentId]:
         """Return the ids of what a prompt begins with: prefixes of one id have the same elements."""

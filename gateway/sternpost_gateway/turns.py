@@ -2,7 +2,9 @@
 Turns: whether a conversation's request goes on from the one before it, and if not, where they part.
 
 An engine's prefix cache holds the turn before, so that what a client changes in the history is computed
-again from there on. The last body of each conversation is kept, in memory only and within a bound.
+again from there on. The agents of one session take turns, each with a history of its own, and begin anew with
+each task: a request is compared with the last one of its own history. Some last bodies of each conversation
+are kept, in memory only and within a bound.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 
 READ_FACTOR: Final = 3
 """Bytes that a body takes which has been read, for each of its own."""
+
+AGENTS_MAX: Final = 4
+"""Histories of one conversation of which the last body is kept."""
 
 WINDOWS_MAX: Final = 4
 """Messages that differ in their bytes and, perhaps, in nothing else, that are looked into."""
@@ -88,27 +93,41 @@ class _Turn:
         """Return where the messages stand."""
         return Span(self.dialogue.messages[0].start, self.dialogue.messages[self.messages - 1].end)
 
+    @property
+    def first(self) -> int:
+        """Return the index of the first message behind the prefix, whether there is one or not."""
+        return len(self.dialogue.messages) - len(self.dialogue.middle)
+
+    @property
+    def opening(self) -> bytes | None:
+        """Return that message as it was sent, None if there is none."""
+        return self.raw(self.first) if self.first < self.messages else None
+
     def raw(self, index: int) -> bytes:
         """Return a message as it was sent."""
         return self.document.body[slice(*self.dialogue.messages[index])]
 
 
 class Turns:
-    """The last turn of each conversation."""
+    """The last turns of each conversation, the newest first."""
 
     def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
-        self._turns: BoundedSize[str, _Turn] = BoundedSize(bytes_max)
+        self._turns: BoundedSize[str, tuple[_Turn, ...]] = BoundedSize(bytes_max)
 
     def take(self, conversation: str, document: Document, chat: Chat) -> Departure | None:
-        """Return how a request departs from the conversation's turn before, and keep it as the last."""
+        """Return how a request departs from its history's turn before, and keep it as the last."""
         turn = _turn(document, chat)
         if turn is None:
             return None
-        before = self._turns.get(conversation)
-        self._turns.put(conversation, turn, READ_FACTOR * len(document.body))
-        if before is None or _goes_on(before, turn):
+        known = self._turns.get(conversation) or ()
+        repeated = next((one for one in known if _goes_on(one, turn)), None)
+        before = repeated or next((one for one in known if _is_alike(one, turn)), None)
+        turns = (turn, *(one for one in known if one is not before))[:AGENTS_MAX]
+        self._turns.put(conversation, turns, sum(READ_FACTOR * len(one.document.body) for one in turns))
+        if before is None or repeated is not None:
             return None
-        return _departure(before, turn, chat)
+        found = _departure(before, turn, chat)
+        return None if found is not None and _begins_anew(found, turn) else found
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -127,6 +146,17 @@ def _goes_on(before: _Turn, turn: _Turn) -> bool:
     """Say whether a turn repeats all of the one before, byte for byte, which is what most turns do."""
     repeated = before.document.body[slice(*before.span)]
     return before.prefix_id == turn.prefix_id and turn.document.body.startswith(repeated, turn.span.start)
+
+
+def _is_alike(before: _Turn, turn: _Turn) -> bool:
+    """Say whether two turns may be of one history: they have the prefix or the first words in common."""
+    return before.prefix_id == turn.prefix_id or before.opening == turn.opening
+
+
+def _begins_anew(found: Departure, turn: _Turn) -> bool:
+    """Say whether a turn has other first words and nothing behind them: it changes no history."""
+    is_first = found.path.startswith(f"{turn.dialogue.holder}[{turn.first}]")
+    return found.kind is DepartureKind.MISS and is_first and turn.first == turn.messages - 1
 
 
 def _departure(before: _Turn, turn: _Turn, chat: Chat) -> Departure | None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sternpost_core.template import STABLE_PROMPTS_MIN
-from sternpost_fakes.cases import CHAT, Outcome, case, case_policy, run
+from sternpost_fakes.cases import CHAT, Outcome, Request, case, case_policy, run
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, eventually, running_gateway
 from sternpost_gateway.learning import JUDGED_EVERY
@@ -80,6 +80,15 @@ async def test_010_replayed_ids_cost_where_the_template_prints_them(
 
     assert [one.body, one.body, two.body] == [seen.body for seen in engine.chats]
     assert are_printed == counted == caplog.text.count("miss at messages[2].tool_calls[0].id char")
+
+
+async def test_017_departure_of_a_session_is_counted_once(tmp_path: Path) -> None:
+    """A prefix that is new departs from the policy's last, and from its session's, and is lost once."""
+    requests = [Request(one.body, {"x-session-id": "s-17"}) for one in case("017")]
+    outcome = await run(tmp_path, requests, case_policy())
+    await eventually(lambda: departures(outcome, "miss", "Timestamp") >= 1)
+
+    assert 1 == departures(outcome, "miss", "Timestamp")
 
 
 async def test_017_finding_says_what_it_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sternpost_core.jsonspan import scan
 from sternpost_gateway.receive import CHAT_PATH, RESPONSES_PATH
 from sternpost_gateway.segment import chat_of
-from sternpost_gateway.turns import BODY_BYTES_MAX, Departure, DepartureKind, Turns
+from sternpost_gateway.turns import AGENTS_MAX, BODY_BYTES_MAX, Departure, DepartureKind, Turns
 
 SYSTEM = {"role": "system", "content": "Be kind."}
 RULES = {"role": "system", "content": "Answer in one line."}
@@ -161,6 +161,36 @@ def test_departure_is_told_of_once_each_time() -> None:
     found = [take(turns, [user(text), user("b")]) for text in ("a", "x", "x")]
 
     assert [None, DepartureKind.MISS, None] == [one and one.kind for one in found]
+
+
+MAIN = [SYSTEM, user("mend the sail"), assistant("aye"), user("and the mast")]
+HELPER = [RULES, user("look for needles"), assistant("found 3"), user("any more?")]
+
+
+def test_agents_of_a_session_depart_from_their_own_turns_only() -> None:
+    """While others have their turns, what an agent has said is cached; a change of it is still told."""
+    turns = Turns()
+    quiet = [MAIN[:2], HELPER[:2], MAIN, HELPER, [RULES, user("look for thread")], [*MAIN, assistant("done")]]
+    found = [take(turns, messages) for messages in quiet]
+    changed = take(turns, [*MAIN[:2], assistant("no"), *MAIN[3:]])
+
+    assert [None] * len(quiet) == found
+    assert changed is not None and DepartureKind.HISTORY_DIVERGED is changed.kind
+
+
+def test_agents_that_are_remembered_are_bounded() -> None:
+    """What an agent has said is forgotten when so many others had their turns since."""
+    turns = Turns()
+    for number in range(AGENTS_MAX + 1):
+        take(turns, task(number, "b"))
+    found = [take(turns, task(number, "c")) for number in (0, AGENTS_MAX)]
+
+    assert [False, True] == [one is not None for one in found]
+
+
+def task(number: int, answer: str) -> list[dict[str, Any]]:
+    """Return a turn of an agent of this number."""
+    return [{"role": "system", "content": f"{number}"}, user(f"task {number}"), user(answer)]
 
 
 @pytest.mark.parametrize(
