@@ -169,7 +169,9 @@ def _convert(parser: argparse.ArgumentParser, action: argparse.Action, name: str
         return word.lower() in ("1", "true", "yes")
     try:
         value = action.type(word) if callable(action.type) else word
-    except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"{name}: {error}")
+    except (ValueError, TypeError) as error:
         parser.error(f"{name}: {word!r} is not allowed; {error}")
     if action.choices is not None and value not in action.choices:
         parser.error(f"{name}: {word!r} is not allowed; allowed: {', '.join(map(str, action.choices))}")

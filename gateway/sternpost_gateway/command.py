@@ -14,7 +14,7 @@ from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.cold_limiter import ColdLimits
-from sternpost_gateway.flag_numbers import port_number, positive, seconds, share, worker_count
+from sternpost_gateway.flag_numbers import member_of, port_number, positive, seconds, share, worker_count
 from sternpost_gateway.prefill_budget import SHADOW_SHARE
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
@@ -249,7 +249,7 @@ def _add_secrets(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--credentials",
-        type=Credentials,
+        type=member_of(Credentials),
         choices=list(Credentials),
         default=Credentials.FORWARD,
         help="what engines see: the client's Authorization header, the engine key in its place,"

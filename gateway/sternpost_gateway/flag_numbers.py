@@ -1,40 +1,40 @@
-"""The numbers that flags take, each within its bounds."""
+"""The numbers that flags take, each within its bounds, and the words of which they take one."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from enum import StrEnum
 from math import inf
 from typing import Final, TypeVar
 
+from sternpost_core.text import one_of, shorten
 from sternpost_gateway.settings import WORKERS_MAX
 
 PORT_MAX: Final = 65535
 
 Number = TypeVar("Number", int, float)
+Member = TypeVar("Member", bound=StrEnum)
 
 
 def positive(text: str) -> int:
     """Read a number of at least 1."""
-    value = int(text)
-    return _allowed(text, value, value >= 1, "1 or more")
+    return _read(text, int, lambda value: value >= 1, "an integer, 1 or more")
 
 
 def port_number(text: str) -> int:
     """Read a port; 0 lets the system choose."""
-    value = int(text)
-    return _allowed(text, value, 0 <= value <= PORT_MAX, f"0 to {PORT_MAX}")
+    return _read(text, int, lambda value: 0 <= value <= PORT_MAX, f"an integer, 0 to {PORT_MAX}")
 
 
 def seconds(text: str) -> float:
     """Read a duration in seconds."""
-    value = float(text)
-    return _allowed(text, value, 0 <= value < inf, "0 or more seconds")
+    return _read(text, float, lambda value: 0 <= value < inf, "0 or more seconds")
 
 
 def zero_or_more(text: str) -> float:
     """Read a number of 0 or more."""
-    value = float(text)
-    return _allowed(text, value, 0 <= value < inf, "0 or more")
+    return _read(text, float, lambda value: 0 <= value < inf, "0 or more")
 
 
 def price(text: str) -> float:
@@ -44,41 +44,54 @@ def price(text: str) -> float:
 
 def above_zero(text: str) -> float:
     """Read a number above 0."""
-    value = float(text)
-    return _allowed(text, value, 0 < value < inf, "above 0")
+    return _read(text, float, lambda value: 0 < value < inf, "above 0")
 
 
 def share(text: str) -> float:
     """Read a share."""
-    value = float(text)
-    return _allowed(text, value, 0 <= value <= 1, "0 to 1")
+    return _read(text, float, lambda value: 0 <= value <= 1, "0 to 1")
 
 
 def scale(text: str) -> float:
     """Read a factor above 0, at most 1."""
-    value = float(text)
-    return _allowed(text, value, 0 < value <= 1, "above 0, at most 1")
+    return _read(text, float, lambda value: 0 < value <= 1, "above 0, at most 1")
 
 
 def percent(text: str) -> float:
     """Read a percentage, 0 to 100."""
-    value = float(text)
-    return _allowed(text, value, 0 <= value <= 100, "0 to 100")
+    return _read(text, float, lambda value: 0 <= value <= 100, "0 to 100")
 
 
 def busy_percent(text: str) -> float:
     """Read a share of time, above 0 and under 100 percent: engines that are always busy never catch up."""
-    value = float(text)
-    return _allowed(text, value, 0 < value < 100, "above 0, under 100")
+    return _read(text, float, lambda value: 0 < value < 100, "above 0, under 100")
 
 
 def worker_count(text: str) -> int:
     """Read a number of workers."""
-    value = int(text)
-    return _allowed(text, value, 1 <= value <= WORKERS_MAX, f"1 to {WORKERS_MAX}")
+    return _read(text, int, lambda value: 1 <= value <= WORKERS_MAX, f"an integer, 1 to {WORKERS_MAX}")
 
 
-def _allowed(text: str, value: Number, holds: bool, allowed: str) -> Number:
-    if not holds:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: {allowed}")
+def member_of(kind: type[Member]) -> Callable[[str], Member]:
+    """Return what reads a value of an enumeration."""
+
+    def read(text: str) -> Member:
+        if text not in list(kind):
+            raise _refused(text, one_of(kind))
+        return kind(text)
+
+    return read
+
+
+def _read(text: str, kind: Callable[[str], Number], holds: Callable[[Number], bool], allowed: str) -> Number:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise _refused(text, allowed) from None
+    if not holds(value):
+        raise _refused(text, allowed)
     return value
+
+
+def _refused(text: str, allowed: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"{shorten(text)} is not allowed; allowed: {allowed}")

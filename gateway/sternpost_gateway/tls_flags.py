@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_gateway.flag_numbers import member_of
 from sternpost_gateway.settings import EngineTls, ServerTls, TlsVersion
 
 
@@ -22,7 +23,7 @@ def add_tls_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, type=Path, metavar="FILE", help=text)
     parser.add_argument(
         "--tls-min-version",
-        type=TlsVersion,
+        type=member_of(TlsVersion),
         choices=list(TlsVersion),
         default=TlsVersion.TLS_1_2,
         help="the oldest TLS that clients may speak (default: %(default)s)",

@@ -15,6 +15,13 @@ from sternpost_core.command import Command, Installed, installed_commands, run
 from sternpost_core.errors import Fault, OperatingError, SettingsError
 
 
+def letters(word: str) -> str:
+    """Read a word of letters."""
+    if not word.isalpha():
+        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: letters")
+    return word
+
+
 @dataclass
 class RecordingCommand:
     """A subcommand that records the flags it was given, and raises what it is told to."""
@@ -29,6 +36,7 @@ class RecordingCommand:
         parser.add_argument("--port", type=int, default=8080, help="the port")
         parser.add_argument("--log-level", choices=["info", "debug"], default="info")
         parser.add_argument("--engine", action="append")
+        parser.add_argument("--name", type=letters)
         parser.add_argument("--plain", action="store_true")
         parser.add_argument("--model", required=True)
         parser.add_argument("extra", nargs="*")
@@ -107,7 +115,15 @@ def test_output_that_goes_nowhere_is_no_traceback(redirected: str, status: int, 
     assert f"{said}status {status}\n" == ended.stderr
 
 
-DEFAULTS = {"port": 8080, "log_level": "info", "engine": None, "plain": False, "model": "m", "extra": []}
+DEFAULTS = {
+    "port": 8080,
+    "log_level": "info",
+    "engine": None,
+    "name": None,
+    "plain": False,
+    "model": "m",
+    "extra": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +173,11 @@ def test_flags_come_from_words_then_environment_then_default(
         pytest.param({"STERNPOST_PORT": "x"}, "STERNPOST_PORT: 'x' is not allowed", id="wrong-type"),
         pytest.param(
             {"STERNPOST_LOG_LEVEL": "loud"}, "'loud' is not allowed; allowed: info, debug", id="no-choice"
+        ),
+        pytest.param(
+            {"STERNPOST_NAME": "7"},
+            "error: STERNPOST_NAME: '7' is not allowed; allowed: letters",
+            id="own-words",
         ),
         pytest.param({"STERNPOST_PLAIN": "maybe"}, "STERNPOST_PLAIN: 'maybe' is not allowed", id="no-switch"),
     ],

@@ -126,7 +126,12 @@ def test_flags_may_come_from_the_environment(log: Path, capsys: pytest.CaptureFi
     [
         pytest.param(["--fail-under", "101"], "101 is not allowed; allowed: 0 to 100", id="percent"),
         pytest.param(["--price-per-mtok", "-1"], "-1 is not allowed; allowed: 0 or more", id="price"),
-        pytest.param(["--block-tokens", "0"], "0 is not allowed; allowed: 1 or more", id="block"),
+        pytest.param(["--block-tokens", "0"], "0 is not allowed; allowed: an integer, 1 or more", id="block"),
+        pytest.param(
+            ["--requests-max", "1e3"], "1e3 is not allowed; allowed: an integer, 1 or more", id="count"
+        ),
+        pytest.param(["--fail-under", "half"], "half is not allowed; allowed: 0 to 100", id="word"),
+        pytest.param(["--format", "csv"], "csv is not allowed; allowed: bodies, batch, ", id="format"),
         pytest.param(["--policy-name", "A b"], "'A b' is not allowed; allowed: lower-case", id="name"),
         pytest.param(["--fail-on", "Clock"], "choose from", id="kind"),
         pytest.param(["--format", "csv"], "csv", id="format"),

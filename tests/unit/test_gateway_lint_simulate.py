@@ -116,6 +116,14 @@ class StrictPrompts(PlainPrompts):
         return super().tokens(document)
 
 
+def test_a_request_without_text_reuses_nothing() -> None:
+    """Such as one that holds an image alone: it takes nothing away from what others reuse."""
+    silent = json.dumps({"messages": []}).encode()
+    tally = tallies(None, *[silent] * 4)
+
+    assert (4, 0, 0) == (tally.requests, tally.prompt_tokens, tally.reused_tokens)
+
+
 def test_what_a_template_refuses_is_counted_apart() -> None:
     """A request that the engine refuses as it is counts nowhere else; one that only a fix spoils, there."""
     simulation = Simulation([None, SUFFIX, FIRST], StrictPrompts(EstimateEncoder()), SHAPE)

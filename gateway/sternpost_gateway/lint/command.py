@@ -19,7 +19,7 @@ from sternpost_core.policy import Policy
 from sternpost_core.policy_parse import parse
 from sternpost_core.policy_write import to_mapping
 from sternpost_core.reader import is_dns_name
-from sternpost_gateway.flag_numbers import percent, positive, price
+from sternpost_gateway.flag_numbers import member_of, percent, positive, price
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.encoders import (
     Encoder,
@@ -77,7 +77,7 @@ class LintCommand:
         )
         parser.add_argument(
             "--format",
-            type=LogFormat,
+            type=member_of(LogFormat),
             choices=list(LogFormat),
             help="what the lines are (default: found out for each file)",
         )

@@ -113,7 +113,8 @@ class Scenario:
         """Count what the caches hold of a prompt, and hold it from now on."""
         tail = self._stored_tail(rewritten, rendered, prompts)
         exact = rendered.tokens - tail
-        usable = min(rendered.tokens - 1, exact) // self._shape.block_tokens
+        # A prompt without any text has no last token to compute.
+        usable = max(0, min(rendered.tokens - 1, exact)) // self._shape.block_tokens
         # What a splice stands behind never enters the prefix cache.
         hashes = rendered.hashes[: exact // self._shape.block_tokens]
         rest = -(-rendered.tokens // self._shape.block_tokens) - len(hashes)
