@@ -91,7 +91,7 @@ class SelfTestRun:
             return
         self._planner.requests[reason] -= 1
         self._probe = self._test.ended(request_id, reason)
-        if self._probe is None:
+        if self._probe is None or self._probe.builds:
             self._drop_tail()
 
     def _drop_tail(self) -> None:

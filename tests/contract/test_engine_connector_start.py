@@ -152,6 +152,30 @@ def test_self_test_decides_whether_the_store_is_used(
     assert {} == {label: count for label, count in side.planner.requests.items() if count}
 
 
+@pytest.mark.parametrize("reading", [False, True], ids=["while-it-builds", "while-it-reads"])
+def test_self_test_that_was_aborted_begins_again(connector: ModuleType, reading: bool) -> None:
+    """As when an engine is put to sleep at its start: it builds its tail anew, and the store is used."""
+    setup = import_object("sternpost_engine.worker_setup")
+    side = make_side(connector, settings=EngineSettings(pool_bytes=10**6))
+    side.workers_ready([setup.WorkerReport(10**6, False)])
+    probe = side.scheduler.asked[0]
+    run_probe(side, probe)
+    if reading:
+        side.answer(connector.OutcomeMetadata({Built(1): 1}, set()))
+        side.finish(probe.request_id)
+        probe = side.take_probe()
+        run_probe(side, probe)
+
+    side.finish(probe.request_id)
+
+    begins = run_probe(side, side.take_probe()).begins
+    assert [256] == [len(begin.tokens) for begin in begins]
+    assert side.planner.supported
+    side.answer(connector.OutcomeMetadata({Built(begins[0].entry): 1}, set()))
+    side.finish(side.scheduler.asked[0].request_id)
+    assert not side.take_probe().builds
+
+
 def run_probe(side: Any, probe: Any) -> Operations:
     """Let a request of the self-test go through one step, as far as the connector sees it."""
     facts = Facts(request_id=probe.request_id, prompt=probe.prompt, transfer=probe.transfer)

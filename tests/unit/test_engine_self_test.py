@@ -83,7 +83,6 @@ def test_equal_keys_and_values_pass() -> None:
     ("equal", "reason", "told"),
     [
         pytest.param(False, Reason.HIT, "a splice computes other keys and values than", id="differs"),
-        pytest.param(None, Reason.HIT, "its read ended as hit", id="nothing-was-compared"),
         pytest.param(None, Reason.MIDDLE_TOO_LONG, "its read ended as middle_too_long", id="no-room"),
         pytest.param(True, Reason.COPY_FAILED, "its read ended as copy_failed", id="copy-failed"),
     ],
@@ -108,6 +107,44 @@ def test_build_that_does_not_end_well_fails(reason: Reason) -> None:
 
     assert None is test.ended(test.begin().request_id, reason)
     assert (Verdict.FAILED, f"self-test: its build ended as {reason.value}") == (test.verdict, test.reason)
+
+
+@pytest.mark.parametrize(
+    ("operation", "reason"),
+    [
+        pytest.param(Operation.BUILD, Reason.BUILDING, id="build-aborted"),
+        pytest.param(Operation.BUILD, Reason.NOT_BUILT, id="build-forgotten"),
+        pytest.param(Operation.READ, Reason.NOT_BUILT, id="tail-forgotten"),
+        pytest.param(Operation.READ, Reason.HIT, id="read-aborted"),
+        pytest.param(Operation.READ, Reason.BUSY, id="no-room-among-others"),
+    ],
+)
+def test_what_is_cut_short_begins_again(operation: Operation, reason: Reason) -> None:
+    """An engine that is put to sleep, reset or flooded at its start has shown nothing, good or bad."""
+    test = make_test()
+    first = test.begin() if operation is Operation.BUILD else read_of(test)
+
+    again = test.ended(first.request_id, reason)
+
+    assert make_test().begin() == again
+    assert (Verdict.RUNNING, None) == (test.verdict, test.reason)
+    read = test.ended("sternpost-self-test-build", Reason.BUILT)
+    assert read is not None
+    test.compared(equal=True)
+    assert None is test.ended(read.request_id, Reason.HIT)
+    assert Verdict.PASSED is test.verdict
+
+
+def test_what_is_always_cut_short_fails() -> None:
+    """An engine that takes one request at a time never has room for a splice."""
+    test = make_test()
+    read_of(test)
+    for _ in range(2):
+        assert test.ended("sternpost-self-test-read", Reason.BUSY) is not None
+        assert test.ended("sternpost-self-test-build", Reason.BUILT) is not None
+
+    assert None is test.ended("sternpost-self-test-read", Reason.BUSY)
+    assert (Verdict.FAILED, "self-test: its read ended as busy") == (test.verdict, test.reason)
 
 
 @pytest.mark.parametrize(
