@@ -147,6 +147,11 @@ class TailPlanner:
         track = self._tracks.get(request_id)
         return track.exact_end if track is not None and track.course is Course.CHUNKED else None
 
+    def builds(self, request_id: str) -> bool:
+        """Whether what is computed of the request's tail is still to be kept."""
+        track = self._tracks.get(request_id)
+        return track is not None and track.building and not track.captured
+
     def next_sample(self, *, idle: bool) -> tuple[str, Sample] | None:
         """Return a calibration's next request, its id and sample, when it may be computed now."""
         if self._calibrator is None:

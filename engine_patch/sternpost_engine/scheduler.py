@@ -231,10 +231,18 @@ class SternpostScheduler(AsyncScheduler):
     def _reserve_prefill_lookahead(
         self, request: Request, num_computed_tokens: int, num_new_tokens: int
     ) -> int:
-        """End an ordinary chunk of a long middle where the tail begins: the tail is not computed."""
+        """
+        End an ordinary chunk of a long middle where the tail begins: the tail is not computed.
+
+        A build's last chunk has two tokens at least: a step with one token of each request may be replayed as
+        a whole CUDA graph, in which nothing can be kept.
+        """
         count: int = super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
         end = self._side.planner.chunk_end(request.request_id)
-        return count if end is None else min(count, max(end - num_computed_tokens, 0))
+        if end is not None:
+            return min(count, max(end - num_computed_tokens, 0))
+        left = request.num_tokens - num_computed_tokens - count
+        return count - 1 if left == 1 < count and self._side.planner.builds(request.request_id) else count
 
     def _resume_splices(self) -> None:
         """

@@ -9,8 +9,10 @@ from sternpost_core.hint import Reason
 from sternpost_engine.operations import Operations
 from sternpost_engine.tracks import Room
 from sternpost_fakes.tail_requests import (
+    OTHER_TAIL,
     WIDE,
     admitted,
+    build_facts,
     read_facts,
 )
 from sternpost_fakes.vllm_modules import import_object
@@ -20,7 +22,6 @@ from sternpost_fakes.vllm_scheduler import (
     make_scheduler,
     planned_splice,
     planner_of,
-    request_named,
     running_request,
     step_output,
 )
@@ -112,7 +113,31 @@ def test_chunks_of_a_long_middle_end_where_the_tail_begins(computed: int, new: i
     scheduler, request = chunking_scheduler(computed)
 
     assert expected == scheduler._reserve_prefill_lookahead(request, computed, new)
-    assert new == scheduler._reserve_prefill_lookahead(request_named("plain"), computed, new)
+    plain = running_request("plain", 28, computed)
+    assert new == scheduler._reserve_prefill_lookahead(plain, computed, new)
+
+
+@pytest.mark.parametrize(
+    ("build", "new", "expected"),
+    [
+        pytest.param(True, 23, 22, id="one-token-left"),
+        pytest.param(True, 22, 22, id="two-tokens-left"),
+        pytest.param(True, 24, 24, id="all"),
+        pytest.param(True, 1, 1, id="one-by-one"),
+        pytest.param(False, 23, 23, id="no-build"),
+    ],
+)
+def test_last_chunk_of_a_build_is_not_one_token(build: bool, new: int, expected: int) -> None:
+    """A step of single tokens may be replayed as a graph, and what it computes could not be kept."""
+    planner = planner_of()
+    request = running_request("new", 24)
+    if build:
+        assert planner.add(build_facts("new", OTHER_TAIL))
+    scheduler = make_scheduler(planner)
+
+    computed = 22 if new == 1 else 0
+    assert expected == scheduler._reserve_prefill_lookahead(request, computed, new)
+    assert build is planner.builds("new")
 
 
 @pytest.mark.parametrize(
