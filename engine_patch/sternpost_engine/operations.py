@@ -55,6 +55,14 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Built:
+    """A tail's KV after the scaffold, or one sample of one of its variants."""
+
+    entry: int
+    variant: int = SCAFFOLD
+
+
+@dataclass(frozen=True, slots=True)
 class Capture:
     """
     Keep the KV that this forward computes for a run of a tail; `final` ends the build, or the sample.
@@ -68,13 +76,10 @@ class Capture:
     variant: int = SCAFFOLD
     number: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A tail's KV after the scaffold, or one sample of one of its variants."""
-
-    entry: int
-    variant: int = SCAFFOLD
+    @property
+    def built(self) -> Built:
+        """What it is a part of."""
+        return Built(self.entry, self.variant)
 
 
 @dataclass(frozen=True, slots=True)

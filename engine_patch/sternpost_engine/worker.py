@@ -68,6 +68,7 @@ class SuffixWorker:
         self._tails: dict[int, StoredTail] = {}
         self._scratch: dict[LayerShape, torch.Tensor] = {}
         self._captures: list[tuple[Capture, torch.Tensor]] = []
+        self._lost: set[Built] = set()
         self._hooked: list[Any] = []
         self._comparison: Comparison | None = None
         self._positions = PositionShifts(model) if model is not None else None
@@ -86,6 +87,8 @@ class SuffixWorker:
         """Carry out what comes before the forward, and make ready to keep what the builds compute."""
         for entry in operations.drops:
             self._tails.pop(entry, None)
+        begun = {capture.built for capture in operations.captures if capture.span.offset == 0}
+        self._lost = {built for built in self._lost - begun if built.entry in self._tails}
         for begin in operations.begins:
             self._begin(begin)
         for built in operations.finished:
@@ -114,11 +117,7 @@ class SuffixWorker:
         self._unhook()
         if self._positions is not None:
             self._positions.end()
-        settled = [
-            (Built(capture.entry, capture.variant), self._settle(capture))
-            for capture, _ in captures
-            if capture.final
-        ]
+        settled = [(capture.built, self._settle(capture)) for capture, _ in captures if capture.final]
         return Outcome(
             completed=tuple(built for built, sound in settled if sound),
             failed=tuple(built for built, sound in settled if not sound),
@@ -214,9 +213,18 @@ class SuffixWorker:
         ) -> None:
             update(module, keys, values, pages, slots)
             for capture, wanted in self._captures:
-                self._keep(index, capture, wanted, keys, values, slots)
+                if capture.built not in self._lost:
+                    self._try_to_keep(index, capture, wanted, keys, values, slots)
 
         return keep_and_update
+
+    def _try_to_keep(self, index: int, capture: Capture, *computed: torch.Tensor) -> None:
+        try:
+            self._keep(index, capture, *computed)
+        except (RuntimeError, AssertionError) as error:
+            # The device has no memory left. The forward is others' too, and goes on; the build will fail.
+            self._logger.warning("tail %d cannot be kept: %s", capture.entry, type(error).__name__)
+            self._lost.add(capture.built)
 
     def _keep(
         self,
@@ -263,6 +271,8 @@ class SuffixWorker:
         if tail is None:
             # Evicted while its sample was computed, which is as it should be.
             self._logger.debug("tail %d is gone", capture.entry)
+            return False
+        if capture.built in self._lost:
             return False
         if capture.variant == COMPARED:
             return self._equal()

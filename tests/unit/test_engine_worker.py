@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from sternpost_engine.operations import Begin, Capture, Load, Operations, Span
+from sternpost_engine.rotary import Rotation
 from sternpost_engine.self_test import COMPARED
 from sternpost_engine.tensors import LayerShape
 from sternpost_engine.worker import Layer, SuffixWorker
@@ -202,6 +203,46 @@ def test_build_without_memory_fails_alone() -> None:
 
     assert outcome(failed=ENTRY) == engine.build()
     assert frozenset() == engine.worker.entries
+
+
+def no_memory(*arguments: object) -> None:
+    """Fail as a device does."""
+    raise torch.OutOfMemoryError("no memory for the keys before rotation")
+
+
+def test_build_that_cannot_be_kept_fails_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The forward that computes it computes others' tokens, too: it goes on, and the log says why once."""
+    engine, plain = LittleEngine(), LittleEngine()
+
+    monkeypatch.setattr(Rotation, "unrotate", no_memory)
+
+    assert outcome(failed=ENTRY) == engine.build()
+    plain.forward([(TAIL, BUILD_BLOCKS, SCAFFOLD_TOKENS)])
+    for with_store, without in zip(engine.layers, plain.layers, strict=True):
+        assert torch.equal(without.pages, with_store.pages)
+    told = [message for message in caplog.messages if "cannot be kept" in message]
+    assert [f"tail {ENTRY} cannot be kept: OutOfMemoryError"] == told
+
+
+def test_build_of_which_a_part_was_lost_is_kept_when_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the first attempt is of no use: what was lost stays as an earlier sample left it."""
+    engine = LittleEngine()
+    whole = capture(0, len(TAIL), final=True)
+    row = (TAIL, BUILD_BLOCKS, SCAFFOLD_TOKENS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rotation, "unrotate", no_memory)
+        engine.worker.start(Operations(begins=(Begin(ENTRY, TAIL),), captures=(capture(0, 10, final=False),)))
+        engine.forward([(TAIL[:10], BUILD_BLOCKS, SCAFFOLD_TOKENS)])
+        engine.worker.end()
+    engine.worker.start(Operations(captures=(capture(10, len(TAIL) - 10, final=True),)))
+    engine.forward([(TAIL[10:], BUILD_BLOCKS, SCAFFOLD_TOKENS + 10)])
+    assert outcome(failed=ENTRY) == engine.worker.end()
+
+    engine.worker.start(Operations(captures=(whole,)))
+    engine.forward([row])
+    assert outcome(ENTRY) == engine.worker.end()
 
 
 def test_failed_copy_names_its_blocks_and_leaves_others_alone() -> None:
