@@ -1,7 +1,7 @@
 """
 What a splice's copy costs on one core, beside the least that it can cost.
 
-    python -m bench.engine_copy [--repeats REPEATS] [--out FILE]
+    python -m bench.engine_copy [--repeats REPEATS] [--save-results]
 
 The copy of 1,200 tokens of SmolLM2-135M (30 layers, 3 heads of 64 dimensions) through vLLM's own cache
 update, keys turned to their positions. Three arms take turns on the same tail:
@@ -75,16 +75,17 @@ WORKLOADS: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the results."""
+    """Measure, print, and write the results if that is asked for."""
     parser = argparse.ArgumentParser(prog="python -m bench.engine_copy", description=__doc__)
     parser.add_argument("--repeats", type=int, default=REPEATS, help="of each arm (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="default: bench/results/engine_copy.json")
+    parser.add_argument("--save-results", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     rows = [row for workload in WORKLOADS for row in measure(workload, options.repeats)]
     for row in rows:
         print(f"{row.workload:<19} {row.metric:<14} {row.value:8.3f} {row.unit}")
-    write_results("engine_copy", rows, describe_machine(ROOT), datetime.now(UTC), options.out)
+    if options.save_results:
+        write_results("engine_copy", rows, describe_machine(ROOT), datetime.now(UTC), RESULTS)
     return 0
 
 

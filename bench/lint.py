@@ -34,17 +34,18 @@ TODAY, FIXED = "agent_log_today", "agent_log_fixed"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Predict, count, print and write the results; 1 if a prediction is off by more than two points."""
+    """Predict, count and print; 1 if a prediction is off by more than two points."""
     parser = argparse.ArgumentParser(prog="python -m bench.lint", description=__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="default: bench/results/lint.json")
+    parser.add_argument("--save-results", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         found = compare(default_directory(os.environ), Path(folder), arguments.requests, SEED)
     rows = result_rows(found)
     for row in rows:
         print(f"{row.workload:18} {row.metric:18} {row.value:8.4f}  n = {row.n:,}")
-    write_results("lint", rows, describe_machine(ROOT), datetime.now(UTC), arguments.out)
+    if arguments.save_results:
+        write_results("lint", rows, describe_machine(ROOT), datetime.now(UTC), RESULTS)
     return int(max(found.differences) > DIFFERENCE_MAX)
 
 

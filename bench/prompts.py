@@ -1,7 +1,7 @@
 """
 How long the gateway thinks about a prompt: the whole pipeline without a network, and the least it could do.
 
-    python -m bench.prompts [--seconds SECONDS] [--out FILE]
+    python -m bench.prompts [--seconds SECONDS] [--save-results]
 
 Baseline and candidate take turns on the same bodies. The baseline checks the body and sends it on; the
 candidate looks for volatile lines, pins tools, moves the tail to the end, salts, hints and cuts blocks for
@@ -165,15 +165,16 @@ class Gateway:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, write the results, and say by the status whether the bounds hold."""
+    """Measure, print, and say by the status whether the bounds hold."""
     parser = argparse.ArgumentParser(prog="python -m bench.prompts", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="for each size (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="default: bench/results/prompts.json")
+    parser.add_argument("--save-results", action="store_true", help=f"write {RESULTS.relative_to(ROOT)}")
     options = parser.parse_args(arguments)
     rows = [row for workload in WORKLOADS for row in measure(workload, options.seconds)]
     for row in rows:
         print(f"{row.workload:>18} {row.metric:<20} {row.value:8.3f} {row.unit}")
-    write_results("prompts", rows, describe_machine(ROOT), datetime.now(UTC), options.out)
+    if options.save_results:
+        write_results("prompts", rows, describe_machine(ROOT), datetime.now(UTC), RESULTS)
     missed = [bound for bound in BOUNDS if not bound.holds_in(rows)]
     for bound in missed:
         print(f"{bound.workload} {bound.metric} misses its bound {bound}", file=sys.stderr)
