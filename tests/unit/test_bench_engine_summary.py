@@ -1,5 +1,7 @@
 """All batches of the engine's benchmark as figures, and the bounds."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.common.results import Row, find_row
@@ -84,6 +86,21 @@ def test_what_is_not_measured_or_not_answered_twice_is_left_out() -> None:
 
     assert [("a", 1)] == [pair.plain.key for pair in pairs_of([mixed])]
     assert {"hit": 1} == reasons_of([mixed])
+
+
+def test_hits_are_requests_and_reuse_is_tokens() -> None:
+    """A request that computes its tail is no hit, whatever else of it was found."""
+    missed = replace(sample("t", ttft=1, computed=40, prefix=60), reason="not_built")
+    pair = batch(0)
+    rows = workload_rows(
+        "w",
+        [
+            pair,
+            replace(pair, plain=(sample("t", ttft=1, computed=100),), patched=(missed,)),
+        ],
+    )
+
+    assert pytest.approx((0.5, 0.75)) == (value(rows, "hit_share"), value(rows, "reuse_share"))
 
 
 def test_late_turns_have_a_reuse_of_their_own() -> None:
