@@ -16,9 +16,9 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from json.scanner import make_scanner
 from typing import Any, Final, NamedTuple, NoReturn
 
 from sternpost_core.errors import BodyError, Fault
@@ -36,6 +36,9 @@ The top-level arrays that every request is asked about: the check notes the span
 
 A list of tools is not among them: most come again byte for byte, and are known as a whole.
 """
+
+Read = Callable[[str, int], tuple[Any, int]]
+"""Reads the value that begins at a position; returns it, and where it ends."""
 
 _CHUNK_BYTES: Final = 65536
 _SPACES: Final = frozenset(" \t\n\r")
@@ -125,6 +128,9 @@ def scan(body: bytes) -> Document:
         outline, end, decoded = _read_all(body, text, start)
     except json.JSONDecodeError as error:
         raise _malformed(text, error.pos) from None
+    except StopIteration as stop:
+        # So the library's scanner says that no value begins where it was asked for one.
+        raise _malformed(text, stop.value) from None
     except _Duplicate:
         raise _fault(duplicate_path(body.decode()), "a duplicate key", "each key once") from None
     except _Constant as constant:
@@ -146,8 +152,9 @@ def elements(document: Document, span: Span) -> tuple[Span, ...]:
     if (noted := document.outline.elements.get(span.start)) is not None:
         return noted
     assert document.text[span.start] == "[", "not the span of an array"
-    read = partial(_LOOSE.raw_decode, document.text)
-    return tuple(element for element, _ in _walk_array(document.text, span.start, read))
+    outliner = _Outliner(document.body, document.text, _read_checked)
+    outliner.read_array(span.start)
+    return outliner.elements[span.start]
 
 
 def members(document: Document, span: Span) -> Mapping[str, Member]:
@@ -155,11 +162,9 @@ def members(document: Document, span: Span) -> Mapping[str, Member]:
     if (noted := document.outline.members.get(span.start)) is not None:
         return noted
     assert document.text[span.start] == "{", "not the span of an object"
-    read = partial(_LOOSE.raw_decode, document.text)
-    return {
-        _key(document.body, raw, member.key_span): member
-        for raw, member, _ in _walk_object(document.text, span.start, lambda _, position: read(position))
-    }
+    outliner = _Outliner(document.body, document.text, _read_checked)
+    outliner.read_object(span.start)
+    return outliner.members[span.start]
 
 
 def value(document: Document, span: Span) -> Any:
@@ -299,120 +304,94 @@ def _read_all(body: bytes, text: str, start: int) -> tuple[Outline, int, dict[st
     """Read the top-level object; return its outline, its end and its value."""
     # One key may be spelled in UTF-8 here and as an escape there; only the decoded text shows them equal.
     ambiguous = not body.isascii() and b"\\u" in body
-    outliner = _Outliner(body, text, _LOOSE if ambiguous else _STRICT)
-    decoded, end = outliner.read_object(start, outliner.read_top_level_value)
+    outliner = _Outliner(body, text, _read_checked if ambiguous else _read_unchecked)
+    decoded, end = outliner.read_object(start, OUTLINED)
     if ambiguous:
-        _STRICT.decode(body[start:end].decode())
+        _read_unchecked(body[start:end].decode(), 0)
     return Outline(outliner.elements, outliner.members), end, decoded
 
 
 class _Outliner:
-    """Reads values and notes the spans of what is likely to be asked about."""
+    """Reads values, by `read`, and notes the spans of what is likely to be asked about."""
 
-    def __init__(self, body: bytes, text: str, decoder: json.JSONDecoder) -> None:
+    def __init__(self, body: bytes, text: str, read: Read) -> None:
         self.elements: dict[int, tuple[Span, ...]] = {}
         self.members: dict[int, Mapping[str, Member]] = {}
         self._body = body
         self._text = text
-        self._decoder = decoder
+        self._read = read
 
-    def read_top_level_value(self, key: str, start: int) -> tuple[Any, int]:
-        """Read the value of a top-level key, and note the elements of an outlined array."""
-        if key in OUTLINED and self._text[start : start + 1] == "[":
-            return self._read_array(start)
-        return self._decoder.raw_decode(self._text, start)
-
-    def read_object(
-        self, start: int, read: Callable[[str, int], tuple[Any, int]]
-    ) -> tuple[dict[str, Any], int]:
-        """Read an object and note its members."""
+    def read_object(self, start: int, outlined: Collection[str] = ()) -> tuple[dict[str, Any], int]:
+        """Read the object at `start` and note its members, and the elements of those that are `outlined`."""
         found: dict[str, Member] = {}
         decoded: dict[str, Any] = {}
-        end = start + 1
-        for raw, member, value in _walk_object(self._text, start, read):
-            key = _key(self._body, raw, member.key_span)
+        position, is_more = _opened(self._text, start, "}")
+        while is_more:
+            raw, key_end, value_start = _read_key(self._text, position)
+            key = raw if raw.isascii() else self._key(position, key_end)
             if key in found:
                 raise _Duplicate
-            found[key] = member
+            if key in outlined and self._text.startswith("[", value_start):
+                value, value_end = self.read_array(value_start)
+            else:
+                value, value_end = self._read(self._text, value_start)
+            found[key] = Member(Span(position, key_end), Span(value_start, value_end))
             decoded[key] = value
-            end = member.value_span.end
+            position, is_more = _behind(self._text, value_end, "}")
         self.members[start] = found
-        return decoded, _skip(self._text, end) + 1
+        return decoded, position
 
-    def _read_array(self, start: int) -> tuple[list[Any], int]:
-        read = list(_walk_array(self._text, start, self._read_element))
-        self.elements[start] = tuple(span for span, _ in read)
-        end = read[-1][0].end if read else start + 1
-        return [decoded for _, decoded in read], _skip(self._text, end) + 1
+    def read_array(self, start: int) -> tuple[list[Any], int]:
+        """Read the array at `start`, note its elements, and the members of those that are objects."""
+        spans: list[Span] = []
+        decoded: list[Any] = []
+        position, is_more = _opened(self._text, start, "]")
+        while is_more:
+            if self._text.startswith("{", position):
+                value, end = self.read_object(position)
+            else:
+                value, end = self._read(self._text, position)
+            spans.append(Span(position, end))
+            decoded.append(value)
+            position, is_more = _behind(self._text, end, "]")
+        self.elements[start] = tuple(spans)
+        return decoded, position
 
-    def _read_element(self, start: int) -> tuple[Any, int]:
-        if self._text[start : start + 1] == "{":
-            return self.read_object(start, self._read_value)
-        return self._decoder.raw_decode(self._text, start)
-
-    def _read_value(self, _: str, start: int) -> tuple[Any, int]:
-        return self._decoder.raw_decode(self._text, start)
+    def _key(self, start: int, end: int) -> str:
+        """Return a key that is written in UTF-8."""
+        decoded: str = json.loads(self._body[start:end])
+        return decoded
 
 
-def _walk_object(
-    text: str, start: int, read: Callable[[str, int], tuple[Any, int]]
-) -> Iterator[tuple[str, Member, Any]]:
-    """Yield an object's members: the key as Latin-1 spells it, the spans, and the value that was read."""
+def _opened(text: str, start: int, closing: str) -> tuple[int, bool]:
+    """Return where the first member or element begins; False, and where all ends, if there is none."""
     position = _skip(text, start + 1)
-    if text[position : position + 1] == "}":
-        return
-    while True:
-        key, key_end, value_start = _read_key(text, position)
-        decoded, value_end = read(key, value_start)
-        yield key, Member(Span(position, key_end), Span(value_start, value_end)), decoded
-        following = _after_comma(text, value_end, "}")
-        if following is None:
-            return
-        position = following
+    return (position + 1, False) if text.startswith(closing, position) else (position, True)
+
+
+def _behind(text: str, position: int, closing: str) -> tuple[int, bool]:
+    """Return where the next member or element begins; False, and where all ends, if there is none."""
+    found = _NEXT.match(text, position)
+    if found is not None:
+        if found[1] == ",":
+            return found.end(), True
+        if found[1] == closing:
+            return found.end(1), False
+    raise json.JSONDecodeError("a comma is missing", text, _skip(text, position))
 
 
 def _read_key(text: str, position: int) -> tuple[str, int, int]:
-    """Return the key at a position, where it ends, and where its value starts."""
+    """Return the key at a position as Latin-1 spells it, where it ends, and where its value starts."""
     plain = _PLAIN_KEY.match(text, position)
     if plain is not None:
         return plain[1], plain.end(1) + 1, plain.end()
-    if text[position : position + 1] != '"':
+    if not text.startswith('"', position):
         raise json.JSONDecodeError("a key is missing", text, position)
-    key, key_end = _LOOSE.raw_decode(text, position)
+    key, key_end = _read_checked(text, position)
     colon = _skip(text, key_end)
-    if text[colon : colon + 1] != ":":
+    if not text.startswith(":", colon):
         raise json.JSONDecodeError("a colon is missing", text, colon)
     return key, key_end, _skip(text, colon + 1)
-
-
-def _walk_array(text: str, start: int, read: Callable[[int], tuple[Any, int]]) -> Iterator[tuple[Span, Any]]:
-    """Yield the span of each element of an array and the value that was read."""
-    position = _skip(text, start + 1)
-    if text[position : position + 1] == "]":
-        return
-    while True:
-        decoded, element_end = read(position)
-        yield Span(position, element_end), decoded
-        following = _after_comma(text, element_end, "]")
-        if following is None:
-            return
-        position = following
-
-
-def _after_comma(text: str, position: int, closing: str) -> int | None:
-    """Return where the next member or element starts; `position` is where the one before it ends."""
-    found = _NEXT.match(text, position)
-    if found is None or found[1] not in (",", closing):
-        raise json.JSONDecodeError("a comma is missing", text, _skip(text, position))
-    return found.end() if found[1] == "," else None
-
-
-def _key(body: bytes, raw: str, span: Span) -> str:
-    """Return the key that is meant; `raw` is it already, unless the key is written in UTF-8."""
-    if raw.isascii():
-        return raw
-    decoded: str = json.loads(body[span.start : span.end])
-    return decoded
 
 
 def _skip(text: str, position: int) -> int:
@@ -481,8 +460,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _Constant(name)
 
 
-_STRICT: Final = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+def _reader(decoder: Any) -> Read:
+    # What `raw_decode` calls for every value; the library's types name another argument.
+    return make_scanner(decoder)
+
+
+_read_unchecked: Final = _reader(
+    json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+)
 """Reads what is still to be checked."""
 
-_LOOSE: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+_read_checked: Final = _reader(json.JSONDecoder(parse_constant=_refuse_constant))
 """Reads what has been checked."""
