@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sternpost_core.clock import Clock
 from sternpost_gateway.errors import Answer, BadRequest, ClientGone, ClientStalled, TooLarge, TooSlow
+from sternpost_gateway.headers import connection_names
 from sternpost_gateway.settings import Limits, Timeouts
 from sternpost_gateway.stall import Stall
 
@@ -57,6 +58,7 @@ class Client:
         """Whether the client has shown a certificate that counts."""
         self.is_surplus = is_surplus(scope)
         """Whether it came over a connection too many, which ends with the answer."""
+        self._is_last = self.is_surplus or is_last(scope)
         self.started = False
         self.only_pinged = False
         """Whether nothing but comments has gone out so far."""
@@ -232,6 +234,10 @@ class Client:
 
     async def finish(self, body: bytes = b"") -> None:
         """Send the last piece of the answer."""
+        if self._is_last and not self._body_read.is_set():
+            await self.write(body)
+            await self._linger()
+            body = b""
         self.finished = True
         await self._write({"type": "http.response.body", "body": body, "more_body": False})
         self._stall.close()
@@ -243,13 +249,9 @@ class Client:
         is_ambiguous = self._waits_for_leave and not self._body_read.is_set()
         if is_ambiguous and not answer.closes:
             headers = (*headers, (b"connection", b"close"))
+        self._is_last = self._is_last or is_ambiguous or answer.closes
         await self.start(answer.status, headers)
-        body = answer.body if self.method != "HEAD" else b""
-        if (answer.closes or self.is_surplus or is_ambiguous) and not self._body_read.is_set():
-            await self.write(body)
-            await self._linger()
-            body = b""
-        await self.finish(body)
+        await self.finish(answer.body if self.method != "HEAD" else b"")
 
     @property
     def _waits_for_leave(self) -> bool:
@@ -303,6 +305,12 @@ def _too_large(limit: int) -> TooLarge:
 def is_surplus(scope: Scope) -> bool:
     """Say whether a request came over a connection beyond those that are allowed."""
     return SURPLUS in (scope.get("extensions") or {})
+
+
+def is_last(scope: Scope) -> bool:
+    """Say whether a request is the last of its connection, as its client has it."""
+    tokens = connection_names(tuple(scope["headers"]))
+    return scope.get("http_version") == "1.0" or b"close" in tokens
 
 
 def target_of(scope: Scope) -> str:

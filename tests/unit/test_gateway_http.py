@@ -205,6 +205,27 @@ async def test_refused_body_is_no_request(tmp_path: Path) -> None:
     assert [] == engine.posts("/v1/smuggled")
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("target", [CHAT, "/v1/files"])
+async def test_refusal_arrives_at_a_client_that_ends_its_connection(
+    tmp_path: Path, version: bytes, target: str
+) -> None:
+    """To close while the body still comes would reset the connection, and take the answer back."""
+    sent = request(target, b"x" * 20_000_000, "connection: close").replace(b"HTTP/1.1", b"HTTP/" + version, 1)
+    async with (
+        running_engine() as engine,
+        running_gateway(tmp_path, [engine.url], settings=full) as gateway,
+    ):
+        client = await connected(gateway)
+        client.writer.write(sent)
+        await client.writer.drain()
+        status, body = await client.answer()
+        rest = await asyncio.wait_for(client.reader.read(), 5)
+        client.writer.close()
+
+    assert (429, True, b"") == (status, b"gateway_overloaded" in body, rest)
+
+
 async def test_connections_are_kept_on_both_sides(tmp_path: Path) -> None:
     """Request after request goes over one connection of the client and one to the engine."""
     quiet = with_timeouts(replace(QUICK, probe_period_seconds=60.0, info_period_seconds=60.0))

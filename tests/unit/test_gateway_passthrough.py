@@ -466,7 +466,8 @@ async def _answer_at_the_head(reader: asyncio.StreamReader, writer: asyncio.Stre
     writer.transport.abort()
 
 
-async def test_refusal_of_an_upload_arrives_before_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+async def test_refusal_of_an_upload_arrives_before_its_end(tmp_path: Path, connection: str) -> None:
     """An engine that does not want a body says so at once; the next request is served as ever."""
     async with await asyncio.start_server(_answer_at_the_head, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -474,7 +475,9 @@ async def test_refusal_of_an_upload_arrives_before_its_end(tmp_path: Path) -> No
             async with asyncio.timeout(5):
                 while (await gateway.client.get("/readyz")).status_code != 200:
                     await asyncio.sleep(0.01)
-            refused = await gateway.client.post("/v1/files", content=b"x" * 8_000_000)
+            refused = await gateway.client.post(
+                "/v1/files", content=b"x" * 8_000_000, headers={"connection": connection}
+            )
             after = await gateway.client.get("/v1/models")
 
     assert (401, REFUSED) == (refused.status_code, refused.content)
