@@ -7,6 +7,7 @@ Nothing here looks into bytes.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -158,16 +159,20 @@ class Client:
         Yield the body as it arrives, unbounded, because no more than a beginning of it is kept.
 
         While that is all that has come, the body can be yielded once more, for another engine. The connection
-        that reads this reports every failure as the engine's; `upload_error` tells it apart.
+        that reads this reports every failure as the engine's; `upload_error` tells it apart. For the rate
+        counts the time in which the client is waited for: an engine may be slower.
         """
         if self._kept:
             yield bytes(self._kept)
+        waited, size = 0.0, 0
         while not self._is_whole:
+            asked = self._clock.monotonic()
             try:
-                piece = self._piece(await self._next())
+                piece = self._piece(await self._next(self._deadline_seconds(asked - waited, size)))
             except (ClientGone, TooSlow) as error:
                 self.upload_error = error
                 raise
+            waited, size = waited + self._clock.monotonic() - asked, size + len(piece)
             self._keep(piece)
             if piece:
                 yield piece
@@ -280,10 +285,9 @@ class Client:
         finally:
             self._stall.end()
 
-    async def _next(self, timeout_seconds: float | None = None) -> Message:
-        timeout = self._timeouts.idle_seconds if timeout_seconds is None else timeout_seconds
+    async def _next(self, timeout_seconds: float = math.inf) -> Message:
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(min(timeout_seconds, self._timeouts.idle_seconds)):
                 message = await self._receive()
         except TimeoutError:
             raise TooSlow("the body arrives too slowly") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from sternpost_gateway.begun import begun, is_stream
 from sternpost_gateway.client import Client
@@ -21,7 +23,8 @@ class Forward:
     """
     Sends composed requests with the pool's credentials.
 
-    An answer's first byte, and a stream's first piece, are due within `first_byte_seconds`.
+    An answer's first byte, and a stream's first piece, are due within `first_byte_seconds`, in which a client
+    that still sends its body is not waited for.
     """
 
     def __init__(self, upstream: Upstream, keys: EngineKeys, first_byte_seconds: float) -> None:
@@ -41,10 +44,10 @@ class Forward:
             FirstByteTimeout: it did not begin within `first_byte_seconds`.
             ConnectFailed, Disconnected, UpstreamCut: as `Upstream.send` says.
         """
-        request, is_awaited = self._request(composed, client, again), wants_stream(composed.planned)
+        is_awaited = wants_stream(composed.planned)
         try:
-            async with asyncio.timeout(self._first_byte_seconds):
-                response = await self._upstream.send(request)
+            async with asyncio.timeout(self._first_byte_seconds) as limit:
+                response = await self._upstream.send(self._request(composed, client, limit, again))
                 return await begun(response) if is_awaited and is_stream(response) else response
         except TimeoutError:
             raise FirstByteTimeout("the engine did not answer in time") from None
@@ -66,7 +69,24 @@ class Forward:
         )
         return received.trace.propagated(headers)
 
-    def _request(self, composed: Composed, client: Client, again: bool) -> UpstreamRequest:
+    async def _upload(self, pieces: AsyncIterator[bytes], limit: asyncio.Timeout) -> AsyncIterator[bytes]:
+        """Yield a body's pieces, and let the engine have its time anew for each, and for its answer."""
+        self._set(limit, None)
+        async for piece in pieces:
+            self._set(limit, self._first_byte_seconds)
+            yield piece
+            self._set(limit, None)
+        self._set(limit, self._first_byte_seconds)
+
+    @staticmethod
+    def _set(limit: asyncio.Timeout, seconds: float | None) -> None:
+        # An answer that has begun ends the limit, and the body may still be on its way.
+        with suppress(RuntimeError):
+            limit.reschedule(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+
+    def _request(
+        self, composed: Composed, client: Client, limit: asyncio.Timeout, again: bool
+    ) -> UpstreamRequest:
         received = composed.planned.identified.received
         identity = composed.outlook.hint is not None and composed.metering is not Metering.NONE
         headers = self.headers(received, composed.engine, identity=identity)
@@ -78,5 +98,5 @@ class Forward:
         headers.extend(
             item for item in received.headers if item[0] == b"content-length" and received.has_body
         )
-        body = client.stream_body() if received.has_body else None
+        body = self._upload(client.stream_body(), limit) if received.has_body else None
         return UpstreamRequest(received.method, composed.engine.url, received.target, headers, body, again)
