@@ -241,7 +241,7 @@ class Client:
         """Send the last piece of the answer."""
         if self._is_last and not self._body_read.is_set():
             await self.write(body)
-            await self._linger()
+            await drain(self._receive)
             body = b""
         self.finished = True
         await self._write({"type": "http.response.body", "body": body, "more_body": False})
@@ -261,18 +261,6 @@ class Client:
     @property
     def _waits_for_leave(self) -> bool:
         return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers)
-
-    async def _linger(self) -> None:
-        """
-        Read on for a moment, and keep nothing.
-
-        To close while the client still sends would reset the connection, and the client would never see the
-        answer, whose declared length it has in hand by now.
-        """
-        with suppress(TimeoutError, ClientGone):
-            async with asyncio.timeout(LINGER_SECONDS):
-                while (await self._next()).get("more_body", False):
-                    pass
 
     async def _write(self, message: Message) -> None:
         self._stall.begin()
@@ -304,6 +292,19 @@ class Client:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"the body is larger than the limit of {limit} bytes")
+
+
+async def drain(receive: Receive) -> None:
+    """
+    Read on for a moment, and keep nothing.
+
+    To close while a client still sends would reset the connection, and it would never see the answer, whose
+    declared length it has in hand by now.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 def is_surplus(scope: Scope) -> bool:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import Lifespan, Receive, Scope, Send
 
+from sternpost_gateway.client import drain, is_last
 from sternpost_gateway.errors import MethodNotAllowed, NotFound, answer_of
 
 
@@ -29,7 +30,10 @@ async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer for every path that is neither below `/v1` nor one of our own."""
     answer = answer_of(NotFound("there is nothing at this path; models are served below /v1"))
     await send({"type": "http.response.start", "status": answer.status, "headers": list(answer.headers)})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+    if is_last(scope):
+        await drain(receive)
+    await send({"type": "http.response.body"})
 
 
 async def _wrong_method(request: Request, error: Exception) -> Response:
