@@ -19,6 +19,7 @@ from sternpost_gateway.engine_api import ControlFailed, ControlRefused, EngineAp
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.metrics import Metrics
 from sternpost_gateway.prefill_budget import PrefillBudget
+from sternpost_gateway.recurrence import Recurrence
 from sternpost_gateway.tails import TailKey, Tails
 from sternpost_gateway.tokens import (
     EMPTY_TEXT,
@@ -71,10 +72,13 @@ class TailBuilder:
         self._fleet = fleet
         self._learning: set[ContentId] = set()
         self._building: set[Engine] = set()
+        self._recurrence = Recurrence()
         self._work = BackgroundWork()
 
     def want(self, engine: Engine, wish: Wish) -> None:
         """Start what is missing for the tail on the engine, unless it is under way or was tried just now."""
+        if not self._recurrence.is_expected(wish.key.policy, wish.template.template_id):
+            return
         facts = self._tails.facts(wish.template.template_id)
         if isinstance(facts, TailFacts):
             self._start_build(engine, wish, facts)

@@ -1,8 +1,8 @@
 """
 Learning: what most prompts of each policy begin and end with, and what breaks that.
 
-Prompts are counted by the content ids of their fixed elements. Of one prompt for each policy the fixed part
-is kept as text, in memory only, so that the place can be named where another prefix departs from it. Each
+Prompts are counted by the content ids of their fixed elements. Of one prompt for each policy the fixed parts
+are kept as text, in memory only, so that the place can be named where another prefix or tail departs. Each
 gateway learns by itself: two of them may use a tail some requests apart, which costs reuse and nothing else,
 because a learned tail is never moved.
 """
@@ -27,11 +27,11 @@ WINDOW: Final = 2000
 JUDGED_EVERY: Final = 16
 """Prompts between two looks at what was counted: a look costs more than a count."""
 
-PREFIXES_MAX: Final = 256
-"""Prefixes of one policy that are remembered: they are warm, and no miss when they come again."""
+SEGMENTS_MAX: Final = 256
+"""Prefixes of one policy, and tails, that are remembered: they are warm, and no miss when they come again."""
 
 EXAMPLE_CHARS_MAX: Final = 256 * 1024
-"""Characters of the prefix that is kept for comparison."""
+"""Characters of the prefix, and of the tail, that is kept for comparison."""
 
 MISSES_MAX: Final = 32
 """Places at which prompts of one policy depart, most recent first, that are shown."""
@@ -50,6 +50,14 @@ class Miss:
 
 
 @dataclass(slots=True)
+class SegmentsSeen:
+    """The prefixes of a policy, or its tails, that have been seen, and the parts of the last new one."""
+
+    ids: Bounded[ContentId, bool] = field(default_factory=lambda: Bounded(SEGMENTS_MAX))
+    example: tuple[Part, ...] = ()
+
+
+@dataclass(slots=True)
 class PolicyLearning:
     """What is known about one policy's prompts; `tail` is the learned tail in use."""
 
@@ -57,8 +65,8 @@ class PolicyLearning:
     template: Template | None = None
     tail: FixedRun | None = None
     observed: int = 0
-    prefixes: Bounded[ContentId, bool] = field(default_factory=lambda: Bounded(PREFIXES_MAX))
-    example: tuple[Part, ...] = ()
+    prefixes: SegmentsSeen = field(default_factory=SegmentsSeen)
+    tails: SegmentsSeen = field(default_factory=SegmentsSeen)
     misses: Bounded[MissKey, Miss] = field(default_factory=lambda: Bounded(MISSES_MAX))
 
 
@@ -86,22 +94,23 @@ class Learning:
         return known.template
 
     def departs(
-        self, policy: str, prefix_id: ContentId, parts: Callable[[], Sequence[Part]]
+        self, policy: str, segment: ContentId, parts: Callable[[], Sequence[Part]], *, is_tail: bool = False
     ) -> tuple[Part, ...] | None:
         """
-        Return the prefix that a new one is to be compared with, None if there is nothing to compare.
+        Return the prefix, or the tail, that a new one is to be compared with; None if there is none.
 
-        A prefix that came before is warm: only one that is new departs, from the one that came last. `parts`
-        gives the new prefix's own, which are kept.
+        One that came before is warm: only one that is new departs, from the one that came last. `parts`
+        gives the new one's own, which are kept.
         """
         known = self._known(policy)
-        is_new = known.prefixes.get(prefix_id) is None
-        known.prefixes.put(prefix_id, True)
+        seen = known.tails if is_tail else known.prefixes
+        is_new = seen.ids.get(segment) is None
+        seen.ids.put(segment, True)
         if not is_new:
             return None
-        example, own = known.example, tuple(parts())
+        example, own = seen.example, tuple(parts())
         if sum(len(part.text) for part in own) <= EXAMPLE_CHARS_MAX:
-            known.example = own
+            seen.example = own
         return example or None
 
     def missed(self, policy: str, key: MissKey, offset: int, lost_tokens: int) -> None:

@@ -18,8 +18,9 @@ from sternpost_core.divergence import Part
 from sternpost_core.jsonspan import Document, Span, elements, members
 from sternpost_core.policy import TailSource
 from sternpost_gateway.bounded import Bounded
+from sternpost_gateway.bypass import Bypass
 from sternpost_gateway.metrics import Metrics
-from sternpost_gateway.parts import closing_elements, opening_elements, prefix_parts
+from sternpost_gateway.parts import closing_elements, message_parts, opening_elements, prefix_parts
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.prompts import Prompts
 from sternpost_gateway.segment import Chat, tail_source
@@ -61,7 +62,11 @@ class Observer:
             policy.full_name, self._front(document, chat), _closing(planned, document, chat)
         )
         self._metrics.template_stability.labels(policy.full_name).set(template.stability)
-        departures = (self._prefix_departure(planned, document, chat), self._turn_departure(planned))
+        departures = (
+            self._prefix_departure(planned, document, chat),
+            self._tail_departure(planned, document, chat),
+            self._turn_departure(planned),
+        )
         # Both may have come upon the same, which is lost once.
         for found in {(one.kind, one.path): one for one in departures if one is not None}.values():
             self._tell(planned, policy.full_name, found)
@@ -94,6 +99,26 @@ class Observer:
             return replace(found, guess=MEDIA_FIRST)
         return None if front.has_media else found
 
+    def _tail_departure(self, planned: Planned, document: Document, chat: Chat) -> Departure | None:
+        """Return where a tail that is new departs from the one before it: none of it is reused."""
+        place = chat.place
+        if chat.tail_id is None or place is None or place.first is None or place.inside is not None:
+            return None
+        assert planned.policy is not None, "a policy's prompt is observed"
+        is_reused = planned.wish is not None or planned.bypass is Bypass.TAIL_FIRST
+        if not is_reused or len(document.body) > BODY_BYTES_MAX:
+            return None
+        first, end = place.first, place.first + place.count
+        own = message_parts(document, chat.dialogue, first, end)
+        before = self._prompts.learning.departs(
+            planned.policy.full_name, chat.tail_id, lambda: renumbered(own, -first), is_tail=True
+        )
+        found = departure(renumbered(before, first), own, document, chat) if before else None
+        if found is None:
+            return None
+        messages = chat.dialogue.messages
+        return replace(found, lost_bytes=messages[end - 1].end - messages[first].start)
+
     def _turn_departure(self, planned: Planned) -> Departure | None:
         document, chat = planned.segmented.canonicalized.document, planned.segmented.chat
         if planned.conversation is None or document is None or chat is None:
@@ -125,6 +150,16 @@ class Observer:
                 lost,
             )
         self._told.put(told, True)
+
+
+def renumbered(parts: Sequence[Part], by: int) -> list[Part]:
+    """Return the parts of messages as those of messages that stand so much further behind."""
+    return [
+        replace(part, path=part.path.replace(f"[{part.message}]", f"[{number}]", 1), message=number)
+        for part in parts
+        if part.message is not None
+        for number in [part.message + by]
+    ]
 
 
 @dataclass(frozen=True, slots=True)

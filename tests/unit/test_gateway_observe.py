@@ -15,6 +15,7 @@ from sternpost_fakes.cases import CHAT, Outcome, Request, case, case_policy, run
 from sternpost_fakes.engine import FakeEngine, running_engine
 from sternpost_fakes.gateway import SUPPORT_POLICY, RunningGateway, eventually, running_gateway
 from sternpost_gateway.learning import JUDGED_EVERY
+from sternpost_gateway.recurrence import NEW_MAX
 
 POLICY = "agents/support"
 LEARNED_POLICY = SUPPORT_POLICY.replace("LastSystemMessage", "Learned")
@@ -185,3 +186,32 @@ async def test_templates_show_places_and_no_words(tmp_path: Path) -> None:
     )
     assert (2, False, None) == (shown["template"]["prompts"], shown["template"]["stable"], shown["tail"])
     assert stability == shown["template"]["stability"]
+
+
+async def test_clock_in_the_tail_is_told_and_not_built_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its place is named; after a few tails that nobody has read again, engines compute no more of them."""
+    count = 3 * NEW_MAX
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        with caplog.at_level(logging.INFO, logger="sternpost_gateway"):
+            for second in range(count):
+                content = f"Now: 2026-11-29 09:00:{second:02}\n{RULES[0]['content']}"
+                tail = [{"role": "system", "content": content}]
+                await gateway.client.post(CHAT, json=asked(f"Question {second} ?", tail=tail))
+                await until_built(engine, min(second + 1, NEW_MAX))
+        name = "sternpost_gateway_departures_total"
+        await eventually(
+            lambda: gateway.metric(name, policy=POLICY, kind="miss", guess="Timestamp") == count - 1
+        )
+        built = len(engine.builds)
+        await gateway.client.post(CHAT, json=asked("And now ?", tail=tail))
+        await until_built(engine, built + 1)
+
+    assert NEW_MAX == built
+    assert 1 == caplog.text.count("miss at messages[2] char 23, looks like Timestamp, about ")
+
+
+async def until_built(engine: FakeEngine, count: int) -> None:
+    """Wait until an engine has been asked for so many builds."""
+    await eventually(lambda: len(engine.builds) >= count)
