@@ -359,6 +359,24 @@ def url_fault(flag: str, url: str) -> Fault | None:
     except ValueError:
         return Fault(flag, url, allowed)
     plain = parts.path in ("", "/") and not parts.query and not parts.fragment and parts.username is None
-    if parts.scheme in ("http", "https") and parts.hostname and port_is_valid and plain:
+    if (
+        parts.scheme in ("http", "https")
+        and parts.hostname
+        and port_is_valid
+        and plain
+        and _can_be_asked(url)
+    ):
         return None
     return Fault(flag, url, allowed)
+
+
+def _can_be_asked(url: str) -> bool:
+    """Tell whether the client takes a URL: it raises what is none of its own errors where it asks one."""
+    # The client takes a while to load: only who names a URL waits for it.
+    import httpx
+
+    try:
+        # An address such as 10.0.0.256 is none; what is no name in any alphabet shows when it is read.
+        return bool(httpx.URL(url).host)
+    except (httpx.InvalidURL, UnicodeError):
+        return False

@@ -157,6 +157,41 @@ def test_a_tighter_promise_takes_more_engines_and_an_impossible_one_is_refused()
         )
 
 
+@pytest.mark.parametrize("rate", [1e9, 1e308])
+def test_what_no_pool_can_serve_is_refused(rate: float) -> None:
+    """However far beyond all engines it is."""
+    promise = Promise(requests_per_second=rate, answer_tokens=0, ttft_p95_seconds=99, utilisation_max=0.8)
+    with pytest.raises(OperatingError, match=r"more than 4096 engines"):
+        plan(demand(10_000), SPEED, promise, PRICES)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param("plan.unknown", None, id="another-ending"),
+        pytest.param("", "Is a directory", id="directory"),
+        pytest.param("missing/plan.png", "No such file or directory", id="no-directory"),
+    ],
+)
+def test_a_plot_is_where_it_was_asked_for(name: str, fault: str | None, log: Path, tmp_path: Path) -> None:
+    """A PNG at that very place, or the reason."""
+    flags = [
+        str(log),
+        "--requests-per-second",
+        "5",
+        "--prefill-rate",
+        "10000",
+        "--plot",
+        str(tmp_path / name),
+    ]
+    if fault is None:
+        assert 0 == COMMAND.run(parsed(*flags))
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        return
+    with pytest.raises(OperatingError, match=rf"--plot: .* cannot be written: {fault}"):
+        COMMAND.run(parsed(*flags))
+
+
 def test_a_log_is_planned_with_the_policy_that_lint_proposes(
     log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,9 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
         "http://engine:0",
         "http://engine:99999",
         "http://user@engine",
+        "http://10.0.0.256:8000",
+        "http://☃",
+        "http://xn--a",
     ],
 )
 def test_wrong_engine_is_named(tmp_path: Path, url: str) -> None:

@@ -219,4 +219,7 @@ def _draw(path: Path, pair: tuple[Demand, Demand], speed: Speed, promise: Promis
     def plans(demand: Demand) -> list[Plan]:
         return [plan(demand, speed, replace(promise, requests_per_second=rate), prices) for rate in rates]
 
-    write_plot(rates, plans(pair[0]), plans(pair[1]), path)
+    try:
+        write_plot(rates, plans(pair[0]), plans(pair[1]), path)
+    except OSError as error:
+        raise OperatingError(f"--plot: {path} cannot be written: {error.strerror}") from error

@@ -28,4 +28,5 @@ def write_plot(rates: Sequence[float], today: Sequence[Plan], fixed: Sequence[Pl
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    # Whatever the file is called, it is a PNG, and at that very place.
+    figure.savefig(path, dpi=120, format="png")

@@ -80,7 +80,8 @@ def _least(demand: Demand, speed: Speed, promise: Promise) -> tuple[int, Waiting
     busy = promise.requests_per_second * mean(
         [speed.busy_seconds(one, promise.answer_tokens) for one in works]
     )
-    engines = max(1, math.ceil(busy / promise.utilisation_max))
+    # A rate or a length without measure takes more engines than a number can tell.
+    engines = max(1, math.ceil(min(busy / promise.utilisation_max, ENGINES_MAX + 1.0)))
     alone = percentile([speed.first_token_seconds(one) for one in works], 0.95)
     if alone > promise.ttft_p95_seconds:
         raise OperatingError(
