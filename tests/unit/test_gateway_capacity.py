@@ -269,6 +269,10 @@ def test_without_a_speed_there_is_no_plan(log: Path) -> None:
     ("text", "fault"),
     [
         pytest.param("kind: [", "cannot be read as YAML", id="no YAML"),
+        pytest.param("a: " + "[" * 10_000, "cannot be read as YAML", id="deep"),
+        pytest.param("kind: a\nkind: b\n", "the key 'kind' stands twice", id="key-twice"),
+        pytest.param("# nothing\n", "holds 0 objects; allowed: one CachePolicy", id="nothing"),
+        pytest.param("kind: a\n---\nkind: b\n", "holds 2 objects; allowed: one CachePolicy", id="two"),
         pytest.param(
             "apiVersion: sternpost.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: a, namespace: b}\n"
             "spec: {selector: {matchLabels: {app: vllm}}}\n",

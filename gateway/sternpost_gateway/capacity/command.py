@@ -11,9 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import yaml
-
-from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_core.errors import Fault, OperatingError, PolicyError, SettingsError
 from sternpost_core.policy import Policy
 from sternpost_core.policy_parse import parse
 from sternpost_gateway.bench.records import read_records
@@ -31,6 +29,7 @@ from sternpost_gateway.lint.model_tokenizer import load_model_tokenizer
 from sternpost_gateway.lint.progress import progress_bar
 from sternpost_gateway.lint.prompt import PlainPrompts, Prompts, TemplatePrompts
 from sternpost_gateway.lint.simulate import CacheShape
+from sternpost_gateway.yaml_files import read_documents
 
 PLOTTED: Final = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 """The picture's rates, as multiples of the rate that was asked for."""
@@ -188,17 +187,20 @@ def _demands(arguments: argparse.Namespace) -> tuple[Demand, Demand]:
 
 def read_policy(path: Path) -> Policy:
     """
-    Read a CachePolicy.
+    Read a CachePolicy, as strictly as a gateway reads it.
 
     Raises:
-        OperatingError: the file cannot be read as YAML.
+        OperatingError: the file cannot be read as YAML, or holds several objects.
         PolicyError: it holds another object, or the policy is wrong.
     """
     try:
-        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        documents = read_documents(path)
+    except PolicyError as error:
         raise OperatingError(f"--policy-file: {path} cannot be read as YAML: {error}") from error
-    return parse(mapping)
+    objects = [document for document in documents if document is not None]
+    if len(objects) != 1:
+        raise OperatingError(f"--policy-file: {path} holds {len(objects)} objects; allowed: one CachePolicy")
+    return parse(objects[0])
 
 
 def _prompts(model: Path | None) -> Prompts:
