@@ -314,6 +314,10 @@ class TailPlanner:
         self._supported = False
         self.reset()
 
+    def end_calibration(self) -> None:
+        """Make no more samples; the tails stay as far calibrated as they are."""
+        self._calibrator = None
+
     def refuse_anchors(self) -> None:
         """Serve every request that asks for an anchored tail exactly: no worker may shift positions."""
         self.limits = replace(self.limits, positions_max=0)

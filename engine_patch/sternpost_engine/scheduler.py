@@ -340,6 +340,12 @@ class SternpostScheduler(AsyncScheduler):
         self.running.remove(sample)
         return [sample]
 
+    def end_samples(self) -> None:
+        """The engine was told to end, and waits for its work: give up the sample, and make no more."""
+        self._side.planner.end_calibration()
+        if self._sample_id in self.requests:
+            self._give_sample_up()
+
     def _give_sample_up(self) -> None:
         self.finish_requests(self._sample_id, RequestStatus.FINISHED_ABORTED)
 

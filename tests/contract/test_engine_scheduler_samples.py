@@ -124,6 +124,25 @@ def test_sample_whose_blocks_others_need_is_given_up(usage: float, scheduled_tok
     assert [] == scheduler.running
 
 
+@pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
+def test_engine_that_ends_gives_its_sample_up_and_makes_no_more(runs: bool) -> None:
+    """It waits for its requests, and would wait for as long as there are tails to calibrate."""
+    aborted = import_object("vllm.v1.request:RequestStatus").FINISHED_ABORTED
+    scheduler = calibrating_scheduler()
+    request_id = scheduler.waiting[0].request_id
+    if runs:
+        admit_sample(scheduler)
+
+    scheduler.end_samples()
+    scheduler.end_samples()
+    scheduler.waiting = []
+    scheduler.connector.scheduler_side.planner.finish(request_id)
+    end_step(scheduler)
+
+    assert [(request_id, aborted)] == scheduler.given_up
+    assert ([], []) == (scheduler.running, scheduler.waiting)
+
+
 def test_empty_step_gives_up_no_sample_that_runs() -> None:
     """Steps of an engine that runs ahead may be empty."""
     scheduler = calibrating_scheduler(scheduled_tokens=0)

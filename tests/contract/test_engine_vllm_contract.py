@@ -413,6 +413,15 @@ def test_engine_core_is_called_by_a_methods_name() -> None:
     assert "except asyncio.InvalidStateError" in source("vllm.v1.engine.core_client:_process_utility_output")
 
 
+def test_engine_core_asks_before_each_step_whether_it_ends() -> None:
+    """An engine would drain for as long as there are tails to calibrate."""
+    text = source("vllm.v1.engine.core:EngineCoreProc._handle_shutdown")
+
+    assert "not self.has_work()" in text
+    assert "while self._handle_shutdown()" in source("vllm.v1.engine.core:EngineCoreProc")
+    assert [] == parameters("vllm.v1.engine.core:EngineCoreProc.is_running")
+
+
 def test_attention_layers_are_known_before_the_forward() -> None:
     """The worker is made of them when the engine starts."""
     compilation: Any = import_object("vllm.config:CompilationConfig")
