@@ -85,8 +85,8 @@ def _refuse_parallel(config: Any) -> str | None:
     for flag, count in counts.items():
         if count != 1:
             return f"{flag} {count}; supported: 1"
-    if getattr(config, "enable_dbo", False):
-        return "--enable-dbo: rows of one forward must stay together"
+    if getattr(config, "use_ubatching", False):
+        return "--enable-dbo or --ubatch-size: rows of one forward must stay together"
     return None
 
 
@@ -110,6 +110,8 @@ def _refuse_cache(config: Any) -> str | None:
 def _refuse_features(vllm_config: Any) -> str | None:
     if vllm_config.speculative_config is not None:
         return "speculative decoding"
+    if getattr(getattr(vllm_config, "aux_output_config", None), "enabled", False):
+        return "--enable-return-routed-experts: a copied token has passed no expert"
     return None
 
 

@@ -422,6 +422,15 @@ def test_engine_core_asks_before_each_step_whether_it_ends() -> None:
     assert [] == parameters("vllm.v1.engine.core:EngineCoreProc.is_running")
 
 
+def test_gate_sees_what_splits_a_forward_and_what_asks_for_every_token() -> None:
+    """What is read by another name would be let in."""
+    ubatching: Any = import_object("vllm.config:ParallelConfig.use_ubatching")
+
+    assert "self.enable_dbo or self.ubatch_size > 1" in inspect.getsource(ubatching.fget)
+    assert "aux_output_config" in field_names("vllm.config:VllmConfig")
+    assert "enabled" in dir(import_object("vllm.config.aux_output:AuxOutputConfig"))
+
+
 def test_attention_layers_are_known_before_the_forward() -> None:
     """The worker is made of them when the engine starts."""
     compilation: Any = import_object("vllm.config:CompilationConfig")

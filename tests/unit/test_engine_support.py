@@ -17,7 +17,7 @@ def engine(**changes: Any) -> SimpleNamespace:
             tensor_parallel_size=2,
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
-            enable_dbo=False,
+            use_ubatching=False,
         ),
         model_config=SimpleNamespace(
             use_mla=False,
@@ -28,6 +28,7 @@ def engine(**changes: Any) -> SimpleNamespace:
         ),
         cache_config=SimpleNamespace(cache_dtype="auto"),
         speculative_config=None,
+        aux_output_config=SimpleNamespace(enabled=False),
         use_v2_model_runner=False,
     )
     for path, value in changes.items():
@@ -76,7 +77,11 @@ def test_plain_cache_types_are_supported(dtype: str) -> None:
             4,
             "--prefill-context-parallel-size 4; supported: 1",
         ),
-        ("parallel_config__enable_dbo", True, "--enable-dbo: rows of one forward must stay together"),
+        (
+            "parallel_config__use_ubatching",
+            True,
+            "--enable-dbo or --ubatch-size: rows of one forward must stay together",
+        ),
         ("model_config__use_mla", True, "the model has multi-head latent attention"),
         ("model_config__is_hybrid", True, "the model has recurrent state"),
         ("model_config__is_encoder_decoder", True, "the model has an encoder and a decoder"),
@@ -88,6 +93,11 @@ def test_plain_cache_types_are_supported(dtype: str) -> None:
             "--kv-cache-dtype fp8; supported: auto, float16, bfloat16, float32",
         ),
         ("speculative_config", object(), "speculative decoding"),
+        (
+            "aux_output_config__enabled",
+            True,
+            "--enable-return-routed-experts: a copied token has passed no expert",
+        ),
         ("use_v2_model_runner", True, "the V2 model runner; set VLLM_USE_V2_MODEL_RUNNER=0"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
