@@ -8,6 +8,7 @@ not have it any more, an engine that calibrates ends when its time to drain is o
 
 from __future__ import annotations
 
+from functools import wraps
 from typing import Any, Final
 
 _METHOD: Final = "_handle_shutdown"
@@ -20,6 +21,7 @@ def end_samples_at_shutdown(core_process: type) -> None:
     if handle_shutdown is None or getattr(core_process, _WRAPPED, False):
         return
 
+    @wraps(handle_shutdown)
     def handle_shutdown_without_samples(self: Any) -> Any:
         end_samples = getattr(self.scheduler, "end_samples", None)
         if end_samples is not None and not self.is_running():

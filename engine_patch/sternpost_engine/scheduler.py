@@ -62,6 +62,9 @@ class SternpostScheduler(AsyncScheduler):
         self._resumed: dict[Splice, int] = {}
         self._engine_id: str = self.vllm_config.instance_id
         self._side.scheduler = self
+        # vLLM keeps freed blocks from a connector that writes to them whenever it likes. Tails are copied in
+        # the order of the steps, as all else is written, so blocks are free at once, as without a connector.
+        self.defer_block_free = False
         self._limit_registration()
 
     def schedule(self, throttle_prefills: bool = False) -> Any:

@@ -41,6 +41,12 @@ def preempt_and_forget(simulation: Simulation, request_id: str) -> None:
     simulation.scheduler.kv_cache_manager.reset_prefix_cache()
 
 
+def reset_while_it_runs(simulation: Simulation, request_id: str) -> None:
+    """All requests begin anew: the prefix store is emptied, with what a step in flight still writes to."""
+    simulation.served[request_id].preempted = True
+    assert simulation.scheduler.reset_prefix_cache(reset_running_requests=True)
+
+
 def reset_tails(simulation: Simulation, request_id: str) -> None:
     """The engine's weights were changed."""
     simulation.side.planner.reset()
@@ -79,7 +85,9 @@ def assert_nothing_is_left(simulation: Simulation) -> None:
 )
 @pytest.mark.parametrize("depth", [1, 2], ids=["sync", "async"])
 @pytest.mark.parametrize(
-    "disturb", [abort, preempt, preempt_and_forget, reset_tails, fail_copy], ids=lambda act: act.__name__
+    "disturb",
+    [abort, preempt, preempt_and_forget, reset_while_it_runs, reset_tails, fail_copy],
+    ids=lambda act: act.__name__,
 )
 def test_read_may_be_disturbed_at_each_point(
     tmp_path: Path, disturb: Disturbance, depth: int, middle_tokens: int, steps_min: int

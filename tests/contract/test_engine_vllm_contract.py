@@ -171,6 +171,7 @@ def test_rows_are_made_of_requests() -> None:
         "requests",
         "finished_req_ids",
         "connector_prefix_cache_stats",
+        "defer_block_free",
         "kv_cache_manager",
         "connector",
         "vllm_config",
