@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from typing import Final
 from urllib.parse import unquote
 
@@ -18,23 +19,32 @@ MODEL: Final = "model"
 MODELS_PATH: Final = "/v1/models"
 NAME_LENGTH_MAX: Final = 1024
 
-_TOKEN: Final = re.compile(r'"(?P<text>(?:[^"\\]|\\.)*)"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_TOKEN: Final = re.compile(r'"(?P<text>(?:[^"\\]++|\\.)*+)(?:"|\\?\Z)|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
+"""A string whose end is not there is one, too: to try each quote in it as a beginning would take forever."""
+
 _PART: Final = re.compile(
-    rb"content-disposition:[^\r\n]*;[ \t]*name=\"?model\"?[ \t]*(?:;[^\r\n]*)?\r\n"
-    rb"(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n",
-    re.IGNORECASE,
+    rb"^content-disposition:[^\r\n]*;[ \t]*name=\"?model\"?[ \t]*(?:;[^\r\n]*)?\r?$",
+    re.IGNORECASE | re.MULTILINE,
 )
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 def model_in(content_type: bytes, head: bytes) -> str | None:
     """Return the model that a body names within its first bytes, None if it does not, or in no known form."""
     kind = content_type.partition(b";")[0].strip().lower()
     if kind == b"multipart/form-data":
-        found = _PART.search(head)
-        name = found[1].decode(errors="replace").strip() if found else ""
+        name = _part(head).decode(errors="replace").strip()
     else:
         name = _top_level_text(head.decode(errors="ignore")) or ""
     return name if 0 < len(name) <= NAME_LENGTH_MAX else None
+
+
+def _part(head: bytes) -> bytes:
+    """Return the first line of the form's part `model`, empty if all of it is not there."""
+    heads = head.split(_HEAD_END)
+    values = (value for before, value in pairwise(heads) if _PART.search(before))
+    line, end, _ = next(values, b"").partition(b"\r\n")
+    return line if end else b""
 
 
 def model_of_path(path: str) -> str | None:

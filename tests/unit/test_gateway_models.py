@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -51,6 +52,24 @@ FILE = part("file", "model", '; filename="a.wav"\r\nContent-Type: audio/wav')
 def test_model_is_found_in_the_first_bytes(kind: bytes, head: str, expected: str | None) -> None:
     """At the top level of an object, or in its part of a form, and nowhere else."""
     assert expected == model_in(kind, head.encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        pytest.param(JSON, '{"input":"' + 'say \\"a\\" ' * HEAD_BYTES_MAX, id="quotes"),
+        pytest.param(JSON, '{"input":"' + "\\\\" * HEAD_BYTES_MAX, id="backslashes"),
+        pytest.param(JSON, "{" * HEAD_BYTES_MAX, id="braces"),
+        pytest.param(FORM, "content-disposition:" * HEAD_BYTES_MAX, id="one-line"),
+        pytest.param(FORM, 'content-disposition: a; name="model"\r\n' * HEAD_BYTES_MAX, id="lines"),
+    ],
+)
+def test_whatever_comes_is_looked_through_once(kind: bytes, head: str) -> None:
+    """Everybody else waits meanwhile: a text full of quotes, cut in its midst, took minutes."""
+    began = time.process_time()
+
+    assert None is model_in(kind, head.encode()[:HEAD_BYTES_MAX])
+    assert time.process_time() - began < 0.5
 
 
 @given(
