@@ -83,6 +83,36 @@ def test_what_is_always_the_same_is_no_finding(tmp_path: Path, line: str) -> Non
     assert report.reuse == report.reuse_fixed > 0.8
 
 
+def test_a_clock_within_a_long_line_is_told_by_what_it_costs(tmp_path: Path) -> None:
+    """Its line would take the rules along, so that moving saves nothing; the client can mend it."""
+    report = report_of(
+        write_log(tmp_path / "log", chats(40, lambda number: f"It is 09:00:{number:02} now. {RULES}"))
+    )
+    (finding,) = report.findings
+
+    assert report.policy is None
+    assert ("Timestamp", None, True) == (finding.kind, finding.fix, finding.estimated)
+    assert finding.tokens > 40 * 100
+    assert [
+        "Relocate Timestamp is not proposed: it saves nothing, because the fixed words of its line move"
+    ] == [note.partition(" along")[0] for note in report.notes]
+
+
+def test_what_changes_in_a_tail_is_told(tmp_path: Path) -> None:
+    """A tail that is never the same twice is left alone, and the reason stands in it."""
+    lines = [
+        chats(1, lambda _: RULES, message("system", f"Now: 09:00:{number:02}\n{CLOSING}"))[0]
+        for number in range(40)
+    ]
+    report = report_of(write_log(tmp_path / "log", lines))
+
+    assert report.policy is None
+    assert (
+        "in the tail a Timestamp changes, first at messages[2] char 0: have the client put it elsewhere"
+        in (report.notes)
+    )
+
+
 def test_a_fix_that_costs_more_than_it_saves_is_not_proposed(tmp_path: Path) -> None:
     """Where hardly anything behind the clock comes again, the marks around what moved weigh more."""
     alike = chats(3, lambda number: f"Now: 2026-11-29 09:00:0{number}\n{RULES[:84]}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sternpost_core.policy import Detector, Layout, Policy
 from sternpost_core.template import STABLE_PROMPTS_MIN, STABLE_SHARE, Template
@@ -29,6 +30,9 @@ from sternpost_gateway.lint.survey import Sighting, Survey
 
 Advance = Callable[[str, int], None]
 """Takes the name of a pass and the bytes that it has read on top."""
+
+LINE_CHARS_MIN: Final = 128
+"""Characters of a line behind a volatile span that are worth a line of their own."""
 
 FIRST_PASS = "looking"
 SECOND_PASS = "simulating"
@@ -78,7 +82,7 @@ def analyse(log: Log, prompts: Prompts, options: Options, advance: Advance) -> R
         survey.observe(file, request)
     candidates, notes = _candidates(survey, options)
     tried = _try(log, prompts, options, candidates, lambda read: advance(SECOND_PASS, read))
-    reasons = {fix: _reason_against(fix, tried) for fix in candidates}
+    reasons = {fix: _reason_against(fix, tried, survey) for fix in candidates}
     chosen = [fix for fix, reason in reasons.items() if reason is None]
     notes += [f"{fix.advice} is not proposed: {reason}" for fix, reason in reasons.items() if reason]
     if len(chosen) < len(candidates):
@@ -95,7 +99,7 @@ def _candidates(survey: Survey, options: Options) -> tuple[list[Fix], list[str]]
     if template is None or not template.tail.length:
         return fixes, []
     if not template.is_stable:
-        return fixes, [_unstable_note(template)]
+        return fixes, [_unstable_note(template), *_tail_notes(survey)]
     layout = Layout.TAIL_FIRST if options.plain_engine else Layout.FIXED_TAIL
     return [*fixes, tail_fix(layout)], []
 
@@ -105,6 +109,16 @@ def _unstable_note(template: Template) -> str:
         f"the tail is left alone: {template.stability:.1%} of {template.prompts} prompts follow the template;"
         f" needed are {STABLE_SHARE:.0%} of at least {STABLE_PROMPTS_MIN}"
     )
+
+
+def _tail_notes(survey: Survey) -> list[str]:
+    """Return what changes in the tail, which is reused as a whole or not at all, so that no rule mends it."""
+    changing = {detector: found for detector, found in survey.tail_volatile.items() if found.varies}
+    return [
+        f"in the tail a {detector.value} changes, first at {found.first.path} char {found.first.offset}:"
+        " have the client put it elsewhere"
+        for detector, found in changing.items()
+    ]
 
 
 def _try(
@@ -133,7 +147,7 @@ def _policy_or_none(fixes: Sequence[Fix], options: Options) -> Policy | None:
     return policy_of(fixes, replace(options.names, models=())) if fixes else None
 
 
-def _reason_against(fix: Fix, tried: _Tried) -> str | None:
+def _reason_against(fix: Fix, tried: _Tried, survey: Survey) -> str | None:
     """Return why a fix is not proposed, None if it is."""
     if tried.alone[fix.name].refused > tried.today.refused:
         return "the model's chat template refuses what it makes of some requests"
@@ -145,7 +159,15 @@ def _reason_against(fix: Fix, tried: _Tried) -> str | None:
             f"the tail has {tail_tokens} tokens, and engines store {TAIL_TOKENS_MIN} or more;"
             " --plain-engine tries it in front"
         )
-    return "it saves nothing"
+    return "it saves nothing" + _advice(_sightings(survey).get(fix.name, []))
+
+
+def _advice(found: Sequence[Sighting]) -> str:
+    """Return what would help where spans stand in the middle of long lines, which move as a whole."""
+    beside, requests = sum(one.chars_beside for one in found), sum(one.requests for one in found)
+    if beside <= LINE_CHARS_MIN * requests:
+        return ""
+    return ", because the fixed words of its line move along: have the client give it a line of its own"
 
 
 def _report(
@@ -199,18 +221,36 @@ def _effect(fix: Fix, tried: _Tried) -> FixEffect:
 def _findings(survey: Survey, tried: _Tried, chosen: Sequence[Fix]) -> list[Finding]:
     """Return what was found, dearest first."""
     saved = {fix.name: tried.saved(fix.name) for fix in chosen}
-    found = [*_volatile(survey, saved), *_tool_forms(survey, saved), *_rest(survey, tried)]
+    found = [*_volatile(survey, tried, saved), *_tool_forms(survey, saved), *_rest(survey, tried)]
     if (tail := _tail(survey, saved)) is not None:
         found.append(tail)
     return sorted(found, key=lambda finding: (-finding.tokens, finding.kind))
 
 
-def _volatile(survey: Survey, saved: dict[str, int]) -> list[Finding]:
-    grouped: dict[Detector, list[Sighting]] = {}
+def _sightings(survey: Survey) -> dict[str, list[Sighting]]:
+    """Return what changes in the prefix, by its detector's name."""
+    grouped: dict[str, list[Sighting]] = {}
     for (_, detector, _), sighting in survey.volatile.items():
         if sighting.varies:
-            grouped.setdefault(detector, []).append(sighting)
-    return [_fixable(detector.value, detector.value, found, saved) for detector, found in grouped.items()]
+            grouped.setdefault(detector.value, []).append(sighting)
+    return grouped
+
+
+def _volatile(survey: Survey, tried: _Tried, saved: dict[str, int]) -> list[Finding]:
+    """Return what changes in the prefix; what no fix saves is told by its length."""
+    findings: list[Finding] = []
+    for name, found in _sightings(survey).items():
+        finding = _fixable(name, name, found, saved)
+        if finding.fix is None:
+            tokens = _by_length(max(one.chars_behind for one in found), survey, tried)
+            finding = replace(finding, tokens=tokens, estimated=True)
+        findings.append(finding)
+    return findings
+
+
+def _by_length(chars: int, survey: Survey, tried: _Tried) -> int:
+    """Return about how many tokens so many characters of the log are."""
+    return round(chars * tried.today.prompt_tokens / survey.chars) if survey.chars else 0
 
 
 def _tool_forms(survey: Survey, saved: dict[str, int]) -> list[Finding]:
@@ -230,7 +270,6 @@ def _fixable(kind: str, fix: str, found: Sequence[Sighting], saved: dict[str, in
 
 def _rest(survey: Survey, tried: _Tried) -> list[Finding]:
     """Return what still differs when everything volatile is out; what it costs is told by length."""
-    per_char = tried.today.prompt_tokens / survey.chars if survey.chars else 0.0
     return [
         Finding(
             kind=kind,
@@ -238,7 +277,7 @@ def _rest(survey: Survey, tried: _Tried) -> list[Finding]:
             requests=parting.requests,
             places=1,
             fix=None,
-            tokens=round(parting.chars_behind * per_char),
+            tokens=_by_length(parting.chars_behind, survey, tried),
             estimated=True,
         )
         for kind, parting in survey.partings.found.items()

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from sternpost_core.content import content_id
 from sternpost_core.divergence import Difference, Divergence, Part, PartKind, first_divergence, parting_place
-from sternpost_core.jsonspan import Document
+from sternpost_core.jsonspan import Document, Span
 from sternpost_core.policy import Detector
 from sternpost_core.policy_parse import NAME_LENGTH_MAX, NAMES_MAX
 from sternpost_core.template import STABLE_SHARE, FrequentRuns, Template, TemplateSummary
@@ -25,8 +26,8 @@ from sternpost_gateway.identify import text_member
 from sternpost_gateway.lint.fixes import PolicyNames, detector_fix, pin_fix, policy_of
 from sternpost_gateway.lint.request import LoggedRequest
 from sternpost_gateway.lint.rewrite import MODEL_FIELD, identified_as
-from sternpost_gateway.parts import opening_elements, parts_of, prefix_length
-from sternpost_gateway.segment import chat_of
+from sternpost_gateway.parts import message_parts, opening_elements, parts_of, prefix_length
+from sternpost_gateway.segment import Chat, chat_of
 from sternpost_gateway.tool_pins import ToolPins, ToolsOutcome
 from sternpost_gateway.volatile import Text, VolatileLines, texts_of
 
@@ -58,13 +59,38 @@ class Place:
     excerpt: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolatileSpan:
+    """A volatile span of one prompt, with its line, and how many characters stand behind its beginning."""
+
+    path: str
+    offset: int
+    detector: Detector
+    line: str
+    chars_behind: int
+    chars_beside: int
+
+
 @dataclass(slots=True)
 class Sighting:
-    """How often something was found, where first, and what it said how often."""
+    """
+    How often something was found, where first, and what it said how often.
+
+    `chars_behind` is what the prefix goes on for behind it, `chars_beside` how much of that is in its line.
+    """
 
     first: Place
     requests: int = 0
+    chars_behind: int = 0
+    chars_beside: int = 0
     values: FrequentRuns = field(default_factory=lambda: FrequentRuns(VALUES_MAX))
+
+    def count(self, span: VolatileSpan) -> None:
+        """Count it in one more request."""
+        self.requests += 1
+        self.chars_behind += span.chars_behind
+        self.chars_beside += span.chars_beside
+        self.values.add(content_id("line", [("text", span.line.encode())]))
 
     @property
     def varies(self) -> bool:
@@ -132,6 +158,7 @@ class Survey:
         self.requests = 0
         self.chars = 0
         self.volatile: dict[tuple[str, Detector, int], Sighting] = {}
+        self.tail_volatile: dict[Detector, Sighting] = {}
         self.tools: dict[str, Sighting] = {}
         self.first_tail: Place | None = None
         self._models: dict[str, None] = {}
@@ -182,23 +209,43 @@ class Survey:
             return
         texts = texts_of(request.document, dialogue)
         numbers: dict[tuple[str, Detector], int] = {}
-        for path, offset, detector, line in self._volatile_spans(texts):
-            number = numbers[path, detector] = numbers.get((path, detector), -1) + 1
-            key = (path, detector, number)
-            if key not in self.volatile:
-                if len(self.volatile) >= PLACES_MAX:
-                    continue
-                excerpt = excerpt_of(line) if self._show_text else None
-                self.volatile[key] = Sighting(Place(file, request.number, path, offset, excerpt))
-            self.volatile[key].requests += 1
-            self.volatile[key].values.add(content_id("line", [("text", line.encode())]))
+        for span in self._volatile_spans(texts):
+            number = numbers[span.path, span.detector] = numbers.get((span.path, span.detector), -1) + 1
+            key = (span.path, span.detector, number)
+            if key in self.volatile or len(self.volatile) < PLACES_MAX:
+                sighting = self.volatile.setdefault(key, Sighting(self._place(file, request, span)))
+                sighting.count(span)
 
-    def _volatile_spans(self, texts: Sequence[Text]) -> Iterator[tuple[str, int, Detector, str]]:
+    def _observe_tail(self, file: str, request: LoggedRequest, document: Document, chat: Chat) -> None:
+        """Look for what changes in a tail, which no rule moves: the first of each kind."""
+        place = chat.place
+        if place is None or place.first is None or place.inside is not None:
+            return
+        parts = message_parts(document, chat.dialogue, place.first, place.first + place.count)
+        texts = [Text(part.path, Span(0, 0), part.text) for part in parts if part.kind is PartKind.TEXT]
+        first = {span.detector: span for span in reversed(list(self._volatile_spans(texts)))}
+        for detector, span in first.items():
+            sighting = self.tail_volatile.setdefault(detector, Sighting(self._place(file, request, span)))
+            sighting.count(span)
+
+    def _place(self, file: str, request: LoggedRequest, span: VolatileSpan) -> Place:
+        excerpt = excerpt_of(span.line) if self._show_text else None
+        return Place(file, request.number, span.path, span.offset, excerpt)
+
+    def _volatile_spans(self, texts: Sequence[Text]) -> Iterator[VolatileSpan]:
+        behind = [*accumulate((len(text.text) for text in reversed(texts)), initial=0)][-2::-1]
         for line in self._lines.find(texts, (), report=True):
             text = texts[line.text]
             for hit in line.hits:
-                words = text.text[line.start : line.end]
-                yield text.path, line.start + hit.start, Detector(hit.detector), words
+                offset = line.start + hit.start
+                yield VolatileSpan(
+                    path=text.path,
+                    offset=offset,
+                    detector=Detector(hit.detector),
+                    line=text.text[line.start : line.end],
+                    chars_behind=len(text.text) - offset + behind[line.text],
+                    chars_beside=line.end - offset,
+                )
 
     def _observe_tools(
         self, file: str, request: LoggedRequest, pinned: Document, outcome: ToolsOutcome | None
@@ -225,6 +272,8 @@ class Survey:
             if self.first_tail is None and chat.place is not None:
                 path = f"{chat.dialogue.holder}[{chat.place.first}]"
                 self.first_tail = Place(file, request.number, path, 0)
+            if document is request.document:
+                self._observe_tail(file, request, document, chat)
 
 
 def excerpt_of(text: str) -> str:
