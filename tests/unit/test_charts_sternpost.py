@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,14 @@ ALL = [pytest.param(values, id=name) for name, values in COMBINATIONS.items()]
 
 def objects(values: dict[str, Any]) -> list[dict[str, Any]]:
     """Return what the chart renders to."""
-    rendered = helm.Chart.load(CHART).render(values, name="sp", namespace="serving")
-    return [item for path, text in rendered.items() if path.endswith(".yaml") for item in _documents(text)]
+    files = rendered_files(values)
+    return [item for path, text in files.items() if path.endswith(".yaml") for item in _documents(text)]
+
+
+def rendered_files(values: dict[str, Any]) -> dict[str, str]:
+    """Return what each template renders to, by its path."""
+    rendered: dict[str, str] = helm.Chart.load(CHART).render(values, name="sp", namespace="serving")
+    return rendered
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
@@ -123,6 +130,141 @@ def test_the_commands_in_the_pods_are_ones_that_exist() -> None:
         for pod in pods(objects(values)):
             for container in pod["containers"]:
                 parser.parse_args(container["args"])
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"gateway": {"tls": {"existingSecret": "served"}}}], ids=["plain", "tls"]
+)
+def test_the_commands_in_the_notes_can_be_run(values: dict[str, Any]) -> None:
+    """Whoever copies the kill from there, in an emergency, has no flag to find out about."""
+    (notes,) = (text for path, text in rendered_files(values).items() if path.endswith("NOTES.txt"))
+    parser = argparse.ArgumentParser()
+    kill.COMMAND.add_arguments(parser.add_subparsers(required=True).add_parser("kill"))
+    (line,) = (line.split("sternpost ", 1)[1] for line in notes.splitlines() if "sternpost kill" in line)
+    parser.parse_args(shlex.split(line))
+
+    assert "sp-gateway -o go-template='{{index .data \"token\" | base64decode}}' > admin.token" in notes
+    assert f"{'https' if values else 'http'}://sp-gateway.serving.svc:80/v1" in notes
+
+
+NAMED = "2024"
+"""A name that YAML would read as a number; Kubernetes takes it for most objects."""
+
+TEXT = "*.a: b #c"
+"""What YAML would read as an alias, as a mapping and as a comment."""
+
+
+def odd_values(name: str, text: str) -> dict[str, Any]:
+    """Return values in which each name and each text is odd."""
+    secret = {"existingSecret": name, "key": name}
+    return {
+        "namespace": name,
+        "imagePullSecrets": [{"name": name}],
+        "gateway": {
+            "credentials": "replace",
+            "adminToken": secret,
+            "saltKey": secret,
+            "engineKey": secret,
+            "clientKeys": secret,
+            "tls": {"existingSecret": name, "clientCaKey": name},
+            "engineTls": {"existingSecret": name, "caKey": name, "serverName": text},
+            "clientTokens": {
+                "keysUrl": "https://login/#a #b",
+                "issuer": text,
+                "audience": text,
+                "tenantClaim": text,
+            },
+            "poolSecrets": [{"namespace": name, "name": name}],
+            "image": {"repository": name, "tag": name},
+            "priorityClassName": name,
+            "ingress": {"enabled": True, "className": name, "hosts": [{"host": text, "tlsSecret": name}]},
+        },
+        "operator": {"priorityClassName": name, "prometheusUrl": "http://prometheus/?a: b #c"},
+        "monitoring": {
+            "serviceMonitor": {"enabled": True},
+            "prometheusRule": {"enabled": True},
+            "dashboards": {"enabled": True, "label": name, "labelValue": name},
+            "slos": [{"name": "on", "kind": "Availability", "objective": 0.9}],
+        },
+    }
+
+
+def texts_at(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every value that is no object and no list, with where it stands."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from texts_at(below, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, below in enumerate(value):
+            yield from texts_at(below, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def test_names_and_texts_arrive_as_they_are() -> None:
+    """Whatever they look like to YAML: a wildcard host, a name of digits, a claim with a colon in it."""
+    plain = objects(odd_values("name", "text"))
+    odd = objects(odd_values(NAMED, TEXT))
+    expected = [
+        (path.replace("name", NAMED), value.replace("name", NAMED).replace("text", TEXT))
+        for path, value in texts_at([_without_data(item) for item in plain])
+        if isinstance(value, str) and ("name" in value or "text" in value)
+    ]
+    found = {
+        path.replace("name", NAMED): value for path, value in texts_at([_without_data(item) for item in odd])
+    }
+
+    assert len(expected) > 50
+    assert [] == [
+        (path, value, found.get(path)) for path, value in expected if not _is_same(value, found.get(path))
+    ]
+
+
+def _without_data(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an object without what a ConfigMap holds, and rules without their queries."""
+    return {key: value for key, value in item.items() if key not in ("data", "groups")}
+
+
+def _is_same(expected: str, found: object) -> bool:
+    # The word name is also part of names that stay, such as namespace.
+    return isinstance(found, str) and found.replace("name", NAMED) == expected
+
+
+def test_whom_the_chart_itself_has_call_gateways_may_do_so() -> None:
+    """The operator and the pod of `helm test`, whatever clients there are."""
+    rendered = objects(COMBINATIONS["policies"])
+    labels = [
+        item["spec"]["template"]["metadata"]["labels"]
+        for item in rendered
+        if item["kind"] == "Deployment" and item["metadata"]["name"].endswith("operator")
+    ]
+    labels += [item["metadata"]["labels"] for item in rendered if item["kind"] == "Pod"]
+    (policy,) = (
+        item
+        for item in rendered
+        if item["kind"] == "NetworkPolicy" and item["metadata"]["name"].endswith("gateway")
+    )
+    selectors = [
+        peer["podSelector"]["matchLabels"]
+        for peer in policy["spec"]["ingress"][0]["from"]
+        if "podSelector" in peer
+    ]
+
+    assert 2 == len(labels)
+    assert all(any(one.items() <= label.items() for one in selectors) for label in labels)
+
+
+def test_gateways_with_tls_are_scraped_by_tls() -> None:
+    """Without figures every rollout would hold, and no alert would fire."""
+    monitored = {"monitoring": {"serviceMonitor": {"enabled": True}}}
+    for secret, scheme in (("served", "https"), ("", None)):
+        rendered = objects({**monitored, "gateway": {"tls": {"existingSecret": secret}}})
+        (own,) = (
+            item for item in rendered if item["kind"] == "PodMonitor" and item["metadata"]["name"] == "sp"
+        )
+        endpoints = {one["port"]: one.get("scheme") for one in own["spec"]["podMetricsEndpoints"]}
+
+        assert {"http": scheme, "metrics": None} == endpoints
 
 
 def test_in_one_namespace_a_gateway_sees_only_that_and_the_kill_switches() -> None:

@@ -4,7 +4,7 @@
 
 {{- define "sternpost.labels" -}}
 app.kubernetes.io/name: sternpost
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
@@ -13,7 +13,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* What pods are selected by; called with (list . "gateway"). It must never change between releases. */ -}}
 {{- define "sternpost.selector" -}}
 app.kubernetes.io/name: sternpost
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -51,7 +51,7 @@ capabilities:
 {{- /* Where pods go; called with .Values.gateway or .Values.operator. */ -}}
 {{- define "sternpost.placement" -}}
 {{- with .priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -68,12 +68,12 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- define "sternpost.gatewaySecrets" -}}
 volumes:
 {{- if .tls.existingSecret }}
-  - {name: tls, secret: {{ .tls.existingSecret }}, folder: tls}
+  - {name: tls, secret: {{ .tls.existingSecret | quote }}, folder: tls}
 {{- end }}
 {{- if .engineTls.existingSecret }}
-  - {name: engine-tls, secret: {{ .engineTls.existingSecret }}, folder: engine-tls}
+  - {name: engine-tls, secret: {{ .engineTls.existingSecret | quote }}, folder: engine-tls}
 {{- end }}
 {{- if .clientKeys.existingSecret }}
-  - {name: client-keys, secret: {{ .clientKeys.existingSecret }}, folder: clients}
+  - {name: client-keys, secret: {{ .clientKeys.existingSecret | quote }}, folder: clients}
 {{- end }}
 {{- end }}

@@ -19,27 +19,27 @@ Site Reliability Workbook, chapter 5: both windows must burn the budget faster t
   rules:
     - record: slo:sternpost_objective:ratio
       expr: vector({{ $slo.objective }})
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
     - record: slo:sternpost_all:rate5m
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
       expr: |-
         {{- include "sternpost.sloAll" (dict "slo" $slo "policy" $policy) | nindent 8 }}
     - record: slo:sternpost_bad:rate5m
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
       expr: |-
         {{- include "sternpost.sloBad" (dict "slo" $slo "policy" $policy "mine" $mine) | nindent 8 }}
     - record: slo:sternpost_bad:ratio_rate5m
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
       expr: slo:sternpost_bad:rate5m{{ $mine }} / (slo:sternpost_all:rate5m{{ $mine }} > 0)
     {{- range $window := list "30m" "1h" "2h" "6h" "1d" "3d" "28d" }}
     - record: slo:sternpost_bad:ratio_rate{{ $window }}
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
       expr: |-
         sum_over_time(slo:sternpost_bad:rate5m{{ $mine }}[{{ $window }}])
           / (sum_over_time(slo:sternpost_all:rate5m{{ $mine }}[{{ $window }}]) > 0)
     {{- end }}
     - record: slo:sternpost_error_budget_remaining:ratio
-      labels: {slo: {{ $slo.name }}}
+      labels: {slo: {{ $slo.name | quote }}}
       expr: 1 - slo:sternpost_bad:ratio_rate28d{{ $mine }} / {{ $budget }}
     {{- range $burn := list
       (dict "factor" 14.4 "long" "1h" "short" "5m" "severity" "critical")
@@ -50,12 +50,12 @@ Site Reliability Workbook, chapter 5: both windows must burn the budget faster t
       expr: |-
         slo:sternpost_bad:ratio_rate{{ $burn.long }}{{ $mine }} > {{ $burn.factor }} * {{ $budget }}
           and slo:sternpost_bad:ratio_rate{{ $burn.short }}{{ $mine }} > {{ $burn.factor }} * {{ $budget }}
-      labels: {slo: {{ $slo.name }}, severity: {{ $burn.severity }}, window: {{ $burn.long }}}
+      labels: {slo: {{ $slo.name | quote }}, severity: {{ $burn.severity }}, window: {{ $burn.long }}}
       annotations:
         summary: {{ printf "The error budget of %s burns %v times too fast" $slo.name $burn.factor | quote }}
         description: >-
           {{ printf "Over %s, {{ $value | humanizePercentage }} of what %s counts was bad; the objective is %v." $burn.long $slo.name $slo.objective }}
-        runbook_url: {{ printf "%s/SternpostErrorBudgetBurn.md" $.runbooks }}
+        runbook_url: {{ printf "%s/SternpostErrorBudgetBurn.md" $.runbooks | quote }}
     {{- end }}
 {{- end }}
 {{- end -}}
