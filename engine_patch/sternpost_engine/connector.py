@@ -242,7 +242,7 @@ class SchedulerSide:
         )
         self._self_test = SelfTestRun(test, self.planner)
         self._lockstep = vllm_config.parallel_config.data_parallel_size > 1
-        self._adapters = AdapterDigests()
+        self.adapters = AdapterDigests()
         self._workers = vllm_config.parallel_config.tensor_parallel_size
         self._requests: dict[str, Request] = {}
         self._deltas = CounterDeltas()
@@ -274,7 +274,7 @@ class SchedulerSide:
     def add(self, request: Request) -> None:
         """Take a request; a build computes its whole tail, so it reads no prefix blocks."""
         self._requests[request.request_id] = request
-        if self.planner.add(self._self_test.disguise(facts_of(request, self._adapters))):
+        if self.planner.add(self._self_test.disguise(facts_of(request, self.adapters))):
             request.skip_reading_prefix_cache = True
 
     def open_space(self, request: Request, exact_hit: int, block_tokens: int) -> bool:

@@ -20,9 +20,10 @@ from vllm.v1.core.sched.output import NewRequestData
 from vllm.v1.request import Request, RequestStatus
 
 from sternpost_core.hint import HINT_FIELD, Reason, Report
+from sternpost_engine.calibration import Sample
 from sternpost_engine.connector import NO_ROOM, SchedulerSide, SternpostConnector
 from sternpost_engine.metadata import OutcomeMetadata
-from sternpost_engine.operations import ROW_MARK, Splice
+from sternpost_engine.operations import ROW_MARK, Built, Splice
 from sternpost_engine.planner import SAMPLE_PREFIX
 from sternpost_engine.reads import OWN_ROWS
 from sternpost_engine.self_test import SELF_TEST_PREFIX
@@ -317,6 +318,11 @@ class SternpostScheduler(AsyncScheduler):
         if taken is None:
             return
         request_id, sample = taken
+        if not self._has_adapter(sample):
+            # vLLM would load the adapter, and where its files are gone the engine would end.
+            self._side.planner.failed(Built(sample.entry, sample.variant))
+            self._side.planner.finish(request_id)
+            return
         self._sample_id, self._sample_yields = request_id, idle
         self.add_request(
             Request(
@@ -327,6 +333,12 @@ class SternpostScheduler(AsyncScheduler):
                 lora_request=sample.lora,
             )
         )
+
+    def _has_adapter(self, sample: Sample) -> bool:
+        """Whether the sample's adapter is still what its tail was built with."""
+        record = self._side.planner.index.record(sample.entry)
+        found = self._side.adapters.identify(sample.lora)
+        return record is not None and found == record.key.identity.lora
 
     def _hold_sample(self) -> list[Request]:
         """

@@ -1,13 +1,19 @@
 """The scheduler's adapter: samples for calibration, which yield to everybody."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sternpost_core.hint import Correction
+from sternpost_engine.adapters import AdapterDigests
+from sternpost_engine.calibration import ATTEMPTS_MAX
 from sternpost_engine.planner import SAMPLE_PREFIX
-from sternpost_fakes.tail_requests import (
-    TAIL,
-)
+from sternpost_fakes.middles import make_calibrator
+from sternpost_fakes.tail_requests import TAIL, build, build_facts, make_planner
 from sternpost_fakes.vllm_modules import import_object
 from sternpost_fakes.vllm_scheduler import (
     FULL_TOKENS,
@@ -141,6 +147,35 @@ def test_engine_that_ends_gives_its_sample_up_and_makes_no_more(runs: bool) -> N
 
     assert [(request_id, aborted)] == scheduler.given_up
     assert ([], []) == (scheduler.running, scheduler.waiting)
+
+
+@pytest.mark.parametrize(
+    ("change", "samples"),
+    [
+        pytest.param(lambda folder: None, 1, id="as-it-was"),
+        pytest.param(lambda folder: (folder / "weights").unlink(), 0, id="gone"),
+        pytest.param(lambda folder: (folder / "weights").write_text("v2"), 0, id="replaced"),
+    ],
+)
+def test_tail_of_an_adapter_that_is_gone_is_not_calibrated(
+    tmp_path: Path, change: Callable[[Path], Any], samples: int
+) -> None:
+    """vLLM loads an adapter that it has evicted from its files, and ends where they are not there."""
+    (tmp_path / "weights").write_text("v1")
+    adapter = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path=str(tmp_path))
+    identity = AdapterDigests().identify(adapter)
+    assert identity is not None
+    planner = make_planner(calibrator=make_calibrator())
+    facts = build_facts("build", correction=Correction.CALIBRATED)
+    build(planner, replace(facts, lora=identity, adapter=adapter))
+    change(tmp_path)
+    scheduler = make_scheduler(planner)
+
+    for _ in range(2 * ATTEMPTS_MAX):
+        end_step(scheduler)
+
+    assert samples == len(scheduler.waiting)
+    assert None is planner.next_sample(idle=True)
 
 
 def test_empty_step_gives_up_no_sample_that_runs() -> None:

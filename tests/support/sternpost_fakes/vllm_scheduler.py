@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from sternpost_core.hint import Correction
+from sternpost_engine.adapters import AdapterDigests
 from sternpost_engine.hashes import BlockHashes
 from sternpost_engine.operations import Operations, Splice
 from sternpost_engine.planner import TailPlanner
@@ -41,6 +42,7 @@ class FakeSide:
     done: list[Any] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
     hashes: BlockHashes = field(default_factory=BlockHashes)
+    adapters: AdapterDigests = field(default_factory=AdapterDigests)
 
     def open_space(self, request: Any, exact_hit: int, block_tokens: int) -> bool:
         """Ask the planner; note the hit of those that have a namespace."""
