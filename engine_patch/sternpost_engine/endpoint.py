@@ -16,13 +16,15 @@ import torch
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from vllm import __version__ as vllm_version
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.logger import init_logger
 
 from sternpost_core import __version__
 from sternpost_core.hint import HINT_VERSION, Correction, Mode
 from sternpost_engine.core_calls import POOL_CALL, TAILS_CALL
 from sternpost_engine.settings import EngineSettings, parse_settings
 from sternpost_engine.support import CONNECTOR_NAME, Support, check_support
+
+logger = init_logger("vllm.sternpost")
 
 INFO_PATH: Final = "/sternpost/v1/info"
 """What the gateway asks to learn whether this engine takes hints."""
@@ -61,7 +63,10 @@ class StoreSight:
     async def _in_time(self, method: str, seconds: float) -> Sequence[Mapping[str, Any]] | None:
         try:
             return await asyncio.wait_for(self._ask(method), seconds)
-        except (TimeoutError, EngineDeadError):
+        except Exception as error:  # noqa: BLE001
+            # The core is busy or dead, or refuses, as one does that is told to end: vLLM passes on whatever a
+            # core raises as a plain exception.
+            logger.info("the engine core does not answer %s: %s", method, str(error) or type(error).__name__)
             return None
 
 

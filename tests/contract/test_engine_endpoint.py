@@ -78,17 +78,20 @@ POOL = {
 
 
 class Core:
-    """The scheduler's process, as vLLM's client reaches it; silent, or gone, when told so."""
+    """The scheduler's process, as vLLM's client reaches it; silent, gone, or ending, when told so."""
 
     def __init__(self, pool: dict[str, Any] | None = None) -> None:
         self.pool = POOL if pool is None else pool
         self.silent = False
         self.gone = False
+        self.ending = False
 
     async def call_utility_all_async(self, method: str) -> Sequence[dict[str, Any]]:
         """Answer a call, once per engine core."""
         if self.gone:
             raise import_object("vllm.v1.engine.exceptions:EngineDeadError")
+        if self.ending:
+            raise Exception("Server shutting down")  # as vLLM's client does
         if self.silent:
             await asyncio.Event().wait()
         answers: dict[str, dict[str, Any]] = {
@@ -151,7 +154,7 @@ async def test_refusal_of_the_configuration_comes_first(endpoint: ModuleType) ->
     assert f"--scheduler-cls is not {SCHEDULER}" == answer["reason"]
 
 
-@pytest.mark.parametrize("fault", ["silent", "gone"])
+@pytest.mark.parametrize("fault", ["silent", "gone", "ending"])
 async def test_info_does_not_wait_for_a_busy_engine(
     endpoint: ModuleType, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
@@ -175,10 +178,11 @@ async def test_tails_are_listed(endpoint: ModuleType) -> None:
     assert (200, expected) == (response.status_code, response.json())
 
 
-async def test_tails_of_a_lost_engine_are_an_error_in_its_own_shape(endpoint: ModuleType) -> None:
+@pytest.mark.parametrize("fault", ["gone", "ending"])
+async def test_tails_of_a_lost_engine_are_an_error_in_its_own_shape(endpoint: ModuleType, fault: str) -> None:
     """Whoever asks learns why there is no list."""
     core = Core()
-    core.gone = True
+    setattr(core, fault, True)
     async with await serve(endpoint, core, engine()) as http:
         response = await http.get(endpoint.TAILS_PATH)
 
