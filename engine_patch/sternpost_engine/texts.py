@@ -173,13 +173,24 @@ def _from_line(line: str, place: str) -> Text:
     allowed = 'an object with "text", or with "messages" that end with one of the user\'s'
     try:
         item = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SettingsError("calibration texts", [Fault(place, "no JSON", allowed)]) from None
-    if isinstance(item, dict) and isinstance(item.get("text"), str) and item["text"].strip():
+    if isinstance(item, dict) and _is_text(item.get("text")) and item["text"].strip():
         return Text(str(item.get("kind", "")), item["text"][:TEXT_CHARACTERS_MAX])
     if isinstance(item, dict) and _is_conversation(item.get("messages")):
         return Text(str(item.get("kind", "conversation")), tuple(item["messages"]))
     raise SettingsError("calibration texts", [Fault(place, "another object", allowed)])
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is text that a tokenizer takes: half a character, as JSON can write it, is not."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_conversation(messages: Any) -> bool:
@@ -188,7 +199,7 @@ def _is_conversation(messages: Any) -> bool:
     sound = all(
         isinstance(message, dict)
         and message.get("role") in ("user", "assistant")
-        and isinstance(message.get("content"), str)
+        and _is_text(message.get("content"))
         for message in messages
     )
     return sound and bool(messages[-1]["role"] == "user")

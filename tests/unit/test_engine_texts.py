@@ -254,11 +254,16 @@ def test_lines_end_where_json_lines_end(tmp_path: Path, end: str) -> None:
     ("line", "value"),
     [
         pytest.param("{", "no JSON", id="no-json"),
+        pytest.param("[" * 100_000, "no JSON", id="too-deep"),
         pytest.param([], "another object", id="list"),
         pytest.param({}, "another object", id="empty"),
         pytest.param({"text": ""}, "another object", id="empty-text"),
         pytest.param({"text": " \n"}, "another object", id="blank-text"),
         pytest.param({"text": 7}, "another object", id="number"),
+        pytest.param({"text": "cut \ud83d"}, "another object", id="half-a-character"),
+        pytest.param(
+            {"messages": [{"role": "user", "content": "\udc00?"}]}, "another object", id="half-in-a-message"
+        ),
         pytest.param({"messages": []}, "another object", id="no-messages"),
         pytest.param({"messages": "Why?"}, "another object", id="messages-as-text"),
         pytest.param({"messages": ["Why?"]}, "another object", id="message-as-text"),
