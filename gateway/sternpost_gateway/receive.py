@@ -6,6 +6,7 @@ Only chat completions, responses and completions are read; everything else below
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,9 @@ from sternpost_gateway.content_coding import coding_of, decoded, without_coding
 from sternpost_gateway.headers import Headers
 from sternpost_gateway.model_name import HEAD_BYTES_MAX, model_in, model_of_path
 from sternpost_gateway.tracing import NO_TRACE, Trace
+
+AT_ONCE_BYTES_MAX: Final = 256 * 1024
+"""Of a body that is checked on the event loop; a larger one could hold up all other streams for seconds."""
 
 CHAT_PATH: Final = "/v1/chat/completions"
 RESPONSES_PATH: Final = "/v1/responses"
@@ -87,7 +91,7 @@ async def receive(
             count(client.body_bytes_max)
             body, headers = await decoded(body, coding, client.body_bytes_max), without_coding(headers)
             count(len(body))
-        document = scan(body)
+        document = await _scanned(body)
     has_body = document is None and _has_body(client)
     if document is None and not has_body:
         client.expect_no_body()
@@ -105,6 +109,13 @@ async def receive(
         caller=caller,
         trace=trace,
     )
+
+
+async def _scanned(body: bytes) -> Document:
+    """Check a body; a large one beside the event loop, since it may consist of very many small things."""
+    if len(body) <= AT_ONCE_BYTES_MAX:
+        return scan(body)
+    return await asyncio.to_thread(scan, body)
 
 
 async def _model(client: Client, *, has_body: bool) -> str | None:

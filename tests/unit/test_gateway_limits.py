@@ -130,6 +130,26 @@ async def test_what_is_over_a_limit_is_told_at_once(
     assert (1 if held else 0) == reached
 
 
+MANY: Final = b'{"model":"other","messages":[%b{}]}' % (b'{"role":"user"},' * 100_000)
+
+
+async def test_body_of_many_small_things_holds_up_nobody(tmp_path: Path) -> None:
+    """It is checked beside the event loop, which it would stop for seconds."""
+    longest = 0.0
+    async with running_engine() as engine, running_gateway(tmp_path, [engine.url]) as gateway:
+        engine.faults.reply = Reply(pieces=(b"{}",))
+        asking = asyncio.ensure_future(gateway.client.post(CHAT, content=MANY))
+        while not asking.done():
+            # What this thread computes between two turns counts, and not what it waits for on a busy machine.
+            began = time.thread_time()
+            await asyncio.wait({asking}, timeout=0.005)
+            longest = max(longest, time.thread_time() - began)
+        seen = engine.chats[-1].body
+
+    assert (200, MANY) == (asking.result().status_code, seen)
+    assert longest < 0.4
+
+
 PACKED: Final = gzip.compress(BODY)
 
 
