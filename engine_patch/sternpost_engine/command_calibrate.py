@@ -176,7 +176,7 @@ def _add_effort(parser: argparse.ArgumentParser, defaults: Settings) -> None:
 
 def _integer(least: int, most: int) -> Callable[[str], int]:
     def convert(word: str) -> int:
-        number = int(word) if word.strip().lstrip("-").isdigit() else least - 1
+        number = int(word) if word.strip().isdecimal() else least - 1
         if not least <= number <= most:
             raise argparse.ArgumentTypeError(
                 f"{word!r} is not allowed; allowed: an integer from {least} to {most}"

@@ -197,14 +197,14 @@ def _cores() -> int:
 
 
 def _port(word: str) -> int:
-    port = int(word)
+    port = int(word) if word.isdecimal() else 0
     if not 1 <= port <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: a port from 1 to {PORT_MAX}")
     return port
 
 
 def _at_least_one(word: str) -> int:
-    number = int(word)
+    number = int(word) if word.isdecimal() else 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: an integer from 1 on")
     return number

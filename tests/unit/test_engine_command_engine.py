@@ -164,3 +164,14 @@ def test_stray_word_is_refused() -> None:
         SettingsError, match="ARGUMENT: small is not allowed; allowed: flags of vLLM, after --"
     ):
         parsed("--model", str(MODEL), "small")
+
+
+@pytest.mark.parametrize("flag", ["--port", "--threads"])
+def test_what_is_no_number_is_told_with_what_is_allowed(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As what is out of range is."""
+    with pytest.raises(SystemExit):
+        parsed("--model", str(MODEL), flag, "two")
+
+    assert f"{flag}: 'two' is not allowed; allowed: " in capsys.readouterr().err

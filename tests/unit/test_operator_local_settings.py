@@ -399,3 +399,16 @@ def test_nothing_starts_when_a_port_is_taken(busy_port: int, tmp_path: Path) -> 
     with pytest.raises(SettingsError, match="--port"):
         COMMAND.run(parser.parse_args(["--port", str(busy_port), "--state", str(state)]))
     assert not os.path.exists(state)
+
+
+@pytest.mark.parametrize("flag", ["--engines", "--port", "--engine-port-base"])
+def test_what_is_no_number_is_told_with_what_is_allowed(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As what is out of range is."""
+    parser = argparse.ArgumentParser()
+    COMMAND.add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([flag, "two"])
+
+    assert f"{flag}: 'two' is not allowed; allowed: " in capsys.readouterr().err

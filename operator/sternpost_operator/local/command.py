@@ -152,14 +152,14 @@ def _check_memory(settings: UpSettings) -> None:
 
 
 def _port(word: str) -> int:
-    port = int(word)
+    port = int(word) if word.isdecimal() else 0
     if not 1 <= port <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: a port from 1 to {PORT_MAX}")
     return port
 
 
 def _engines(word: str) -> int:
-    engines = int(word)
+    engines = int(word) if word.isdecimal() else 0
     if not 1 <= engines <= ENGINES_MAX:
         raise argparse.ArgumentTypeError(
             f"{word!r} is not allowed; allowed: an integer from 1 to {ENGINES_MAX}"
