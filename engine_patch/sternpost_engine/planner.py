@@ -260,10 +260,14 @@ class TailPlanner:
 
     # -- what the workers answered ----------------------------------------------------------------------
 
-    def copied(self, request_id: str) -> None:
-        """The tail is in the request's blocks: they may be registered in the namespace, if there is one."""
-        track = self._tracks.get(request_id)
-        if track is not None and track.space is not None:
+    def copied(self, splice: Splice) -> None:
+        """
+        The tail is in the request's blocks: they may be registered in the namespace, if there is one.
+
+        Where the request began anew meanwhile, its blocks are those of another splice, which is in flight.
+        """
+        track = self._tracks.get(splice.request_id)
+        if track is not None and track.space is not None and track.splice is splice:
             track.register_max = None
 
     def step_done(self, splices: Sequence[Splice]) -> None:

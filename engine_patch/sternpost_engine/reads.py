@@ -270,7 +270,7 @@ class TailReads:
         assert track.entry is not None, "match found a live tail"
         record, job = self._attach(track, track.entry), self._jobs.get(track.entry)
         ready = sorted(record.variants)
-        return Splice(
+        track.splice = Splice(
             request_id,
             track.entry,
             hit,
@@ -283,6 +283,7 @@ class TailReads:
             mix=mix_for(track.tail_start - (len(job.scaffold) if job is not None else 0), ready),
             approximate=approximate,
         )
+        return track.splice
 
     def _fits(self, track: Track, hit: int, room: Room, *, own_rows: int) -> bool:
         runs = self._runs(track, hit, room)

@@ -380,7 +380,7 @@ class SternpostScheduler(AsyncScheduler):
         """Let the blocks of the step's copies be found by others, and begin anew where a copy failed."""
         for splice in splices:
             if splice.request_id not in failed:
-                self._side.planner.copied(splice.request_id)
+                self._side.planner.copied(splice)
                 continue
             self._side.planner.copy_failed(splice.request_id)
             request = self.requests.get(splice.request_id)

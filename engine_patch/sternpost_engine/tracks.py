@@ -12,6 +12,7 @@ from sternpost_core.hint import Hint, Mode, Operation, Reason
 from sternpost_engine.calibration import Sample
 from sternpost_engine.keys import TailKey
 from sternpost_engine.matching import Run
+from sternpost_engine.operations import Splice
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Track:
 
     `begin` is where copying begins, `space` the namespace that its blocks past the exact part are
     registered in, and `register_max` how many of its first tokens may be registered in the prefix store
-    now; None means all. `owner` is the sharing scope of the tail that it reads.
+    now; None means all. `splice` is its last one, and `owner` is the sharing scope of the tail that it reads.
     """
 
     total: int
@@ -77,6 +78,7 @@ class Track:
     begin: int = 0
     space: Space | None = None
     register_max: int | None = None
+    splice: Splice | None = None
     deferrals: int = 0
     prompt: Sequence[int] = ()
     runs: tuple[Run, ...] | None = None

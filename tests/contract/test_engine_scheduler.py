@@ -11,7 +11,7 @@ from sternpost_engine.operations import Capture, Operations, Span
 from sternpost_engine.planner import SAMPLE_PREFIX
 from sternpost_engine.self_test import Probe
 from sternpost_engine.tracks import Room
-from sternpost_fakes.tail_requests import WIDE, admit, build, build_facts, read_facts
+from sternpost_fakes.tail_requests import WIDE, admit, admitted, build, build_facts, read_facts
 from sternpost_fakes.vllm_scheduler import (
     FULL_ROWS,
     FULL_TOKENS,
@@ -142,6 +142,7 @@ def test_blocks_are_registered_as_far_as_they_may_be_found() -> None:
     planner.add(read_facts("read", middle=MIDDLE, correction=Correction.CALIBRATED))
     planner.open_space("read", 0)
     assert planner.match("read", 4, WIDE)
+    splice = admitted(planner, "read")
     taken = planner.next_sample(idle=True)
     assert taken is not None
     scheduler = make_scheduler(planner)
@@ -149,7 +150,7 @@ def test_blocks_are_registered_as_far_as_they_may_be_found() -> None:
 
     for name, computed in (("read", 28), ("read", 8), ("plain", 28), (taken[0], 28)):
         cache_blocks(request_named(name), computed)
-    planner.copied("read")
+    planner.copied(splice)
     cache_blocks(request_named("read"), 28)
 
     assert [("read", 12), ("read", 8), ("plain", 28), (taken[0], 0), ("read", 28)] == scheduler.registered

@@ -112,6 +112,25 @@ def test_read_may_be_disturbed_at_each_point(
         assert_nothing_is_left(simulation)
 
 
+def test_copy_that_fails_after_a_reset_is_read_by_nobody(tmp_path: Path) -> None:
+    """The copy before it, to blocks that the request has no more, succeeded."""
+    simulation = prepared(tmp_path, 2)
+    asked = read_of(TAIL, middle_tokens=20, answer_tokens=3 * ANSWER_TOKENS)
+    first = begin(simulation, asked)
+    simulation.step()
+    reset_while_it_runs(simulation, first)
+    simulation.fail_share = 1.0
+    simulation.step()
+    simulation.fail_share = 0.0
+
+    second = simulation.ask(asked)
+    simulation.finish()
+
+    reports = [simulation.served[request_id].report for request_id in (first, second)]
+    assert [Reason.COPY_FAILED, Reason.HIT] == [report and report["reason"] for report in reports]
+    assert_nothing_is_left(simulation)
+
+
 @pytest.mark.parametrize("middle_tokens", [STEP_TOKENS // 2, STEP_TOKENS, 2 * STEP_TOKENS - 10])
 def test_long_middle_is_computed_once(tmp_path: Path, middle_tokens: int) -> None:
     """The engine's own count is middle + head + last, in as many steps as that takes."""

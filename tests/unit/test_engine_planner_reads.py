@@ -185,7 +185,7 @@ def test_preempted_read_is_spliced_again() -> None:
     planner = make_planner()
     build(planner, build_facts("build"))
     first, _ = admit(planner, read_facts("read"), hit=8)
-    planner.copied("read")
+    planner.copied(first)
     planner.step_done([first])
 
     assert 32 == planner.match("read", 0, WIDE)

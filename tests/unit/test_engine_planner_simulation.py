@@ -275,7 +275,7 @@ class Simulation:
             self.planner.completed(built)
         for splice in step.splices:
             if splice not in step.failed:
-                self.planner.copied(splice.request_id)
+                self.planner.copied(splice)
         for splice in step.failed:
             self.planner.copy_failed(splice.request_id)
             if splice.request_id in self.running:

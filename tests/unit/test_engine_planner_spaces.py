@@ -152,10 +152,27 @@ def test_blocks_are_registered_when_their_copy_has_succeeded() -> None:
     planner = planner_with_tail()
     space_of(planner, read_facts("read"))
     planner.match("read", 8, WIDE)
-    planner.admit("read", 1)
+    splice = admitted(planner, "read")
     before = planner.register_max("read")
 
-    planner.copied("read")
+    planner.copied(splice)
+
+    assert (TAIL_START, None) == (before, planner.register_max("read"))
+
+
+def test_blocks_wait_for_their_own_copy() -> None:
+    """Not for the one of an earlier admission: what came of that is told when the request began anew."""
+    planner = planner_with_tail()
+    space_of(planner, read_facts("read"))
+    planner.match("read", 8, WIDE)
+    earlier = admitted(planner, "read")
+    planner.open_space("read", 8)
+    planner.match("read", 8, WIDE)
+    later = admitted(planner, "read")
+
+    planner.copied(earlier)
+    before = planner.register_max("read")
+    planner.copied(later)
 
     assert (TAIL_START, None) == (before, planner.register_max("read"))
 
@@ -166,9 +183,8 @@ def test_without_a_whole_block_nothing_approximate_is_registered() -> None:
     space_of(planner, read_facts("read"))
     planner.close_space("read")
     planner.match("read", 8, WIDE)
-    planner.admit("read", 1)
 
-    planner.copied("read")
+    planner.copied(admitted(planner, "read"))
 
     assert TAIL_START == planner.register_max("read")
 
@@ -240,7 +256,7 @@ def test_preempted_read_that_finds_its_blocks_goes_on() -> None:
     """It has been spliced once, and is not again."""
     planner = planner_with_tail()
     first, _ = admit(planner, read_facts("read"))
-    planner.copied("read")
+    planner.copied(first)
     planner.step_done([first])
     planner.open_space("read", 0)
 
