@@ -59,7 +59,8 @@ class Client:
         """Whether the client has shown a certificate that counts."""
         self.is_surplus = is_surplus(scope)
         """Whether it came over a connection too many, which ends with the answer."""
-        self._is_last = self.is_surplus or is_last(scope)
+        self._is_last = self.is_surplus
+        self._scope = scope
         self.started = False
         self.only_pinged = False
         """Whether nothing but comments has gone out so far."""
@@ -239,7 +240,8 @@ class Client:
 
     async def finish(self, body: bytes = b"") -> None:
         """Send the last piece of the answer."""
-        if self._is_last and not self._body_read.is_set():
+        # Nearly every body has been read by now, and nothing else is looked up for it.
+        if not self._body_read.is_set() and (self._is_last or is_last(self._scope)):
             await self.write(body)
             await drain(self._receive)
             body = b""
