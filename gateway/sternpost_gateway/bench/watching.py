@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +30,8 @@ GAUGES: Final = (
 )
 
 POLL_SECONDS: Final = 1.0
+RESET_PAUSE_SECONDS: Final = 0.1
+RESET_TRIES_MAX: Final = 50
 SCRAPE_SECONDS_MAX: Final = 5.0
 
 RESET_PATH: Final = "/reset_prefix_cache"
@@ -47,6 +50,7 @@ async def watching(http: aiohttp.ClientSession, engines: Sequence[str]) -> Async
     """Watch engines for the length of a block; what they do not expose is left out."""
     seen = Watched()
     before = await scrape(http, engines)
+    raise_peaks(seen.peak, before)
     polling = asyncio.create_task(_poll(http, engines, seen))
     try:
         yield seen
@@ -94,12 +98,11 @@ async def forget_prefixes(http: aiohttp.ClientSession, engines: Sequence[str]) -
     Empty the engines' prefix caches, so that no target finds what another one left.
 
     Raises:
-        OperatingError: an engine does not do that.
+        OperatingError: an engine does not do that, or something keeps it busy for seconds.
     """
     for engine in engines:
         try:
-            async with http.post(engine + RESET_PATH) as response:
-                response.raise_for_status()
+            await _forget(http, engine)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise OperatingError(
                 f"{engine}{RESET_PATH} did not empty the prefix cache ({error}); vLLM has this path with "
@@ -107,10 +110,34 @@ async def forget_prefixes(http: aiohttp.ClientSession, engines: Sequence[str]) -
             ) from error
 
 
+async def _forget(http: aiohttp.ClientSession, engine: str) -> None:
+    for _ in range(RESET_TRIES_MAX):
+        async with http.post(engine + RESET_PATH) as response:
+            response.raise_for_status()
+            if not says_no(await response.read()):
+                return
+        await asyncio.sleep(RESET_PAUSE_SECONDS)
+    raise OperatingError(
+        f"{engine}{RESET_PATH} did not empty the prefix cache in {RESET_TRIES_MAX} tries, because requests "
+        "hold blocks of it; nobody else may ask an engine that is measured"
+    )
+
+
+def says_no(answer: bytes) -> bool:
+    """Tell whether an engine says that it emptied nothing; releases that say nothing did."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return False
+    # vLLM answers so, with status 200, while a request holds blocks.
+    return isinstance(found, dict) and found.get("success") is False
+
+
 async def _poll(http: aiohttp.ClientSession, engines: Sequence[str], seen: Watched) -> None:
     while engines:
-        raise_peaks(seen.peak, await scrape(http, engines))
+        # A scrape at once would say what the one before the block has said, and disturb the first request.
         await asyncio.sleep(POLL_SECONDS)
+        raise_peaks(seen.peak, await scrape(http, engines))
 
 
 async def _metrics(http: aiohttp.ClientSession, engine: str) -> str:
