@@ -47,6 +47,26 @@ async def test_a_run_leaves_units_rows_report_and_plot(
     assert "| two |" in capsys.readouterr().out
 
 
+async def test_sessions_are_held_in_turn_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each unit is recorded and told; the file and the report say how it was measured."""
+    engine = FakeEngine()
+    async with running_engine(engine):
+        flags = [*run_flags(engine, tmp_path), "--in-turn", "--engine", engine.url, "--reset"]
+        status = await asyncio.to_thread(COMMAND.run, parsed(*flags))
+
+    recorded, said = read_records(tmp_path), capsys.readouterr()
+    ours = [b"prefix_cache" in chat.body for chat in engine.chats]
+    assert (0, True) == (status, recorded.head["in_turn"])
+    assert ["one", "two", "two", "one"] == [unit.target for unit in recorded.units]
+    # Of two repetitions, behind three warm-ups of each target: the second begins with the other one.
+    assert [False, True, True, False, True, False, False, True] == [*ours[6:10], *ours[16:]]
+    assert 2 * (2 + 2 * 2) == len(engine.posts("/reset_prefix_cache"))
+    assert 4 == said.err.count(": 2 requests in ")
+    assert "Each session was held at every target before the next began." in said.out
+
+
 async def test_failed_requests_are_said_and_make_the_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +125,13 @@ def test_the_workloads_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["--target", "a=http://x", "--target-body", "b={}"], "--target-body: 'b'", id="whose"),
         pytest.param(["--target", "a=http://x", "--reset"], "--reset: no --engine", id="reset"),
         pytest.param(["--target", "a=http://x", "--workload", "w"], "--workload: 'w'", id="workload"),
+        pytest.param(
+            ["--target", "a=http://x", "--in-turn"],
+            "--in-turn: agent_unstable, closed:at_once=2 is .*; "
+            "--in-turn: clean_shared, bursts:size=4,seconds=3 is not allowed; "
+            "allowed: workloads of closed:at_once=1",
+            id="all workloads in turn",
+        ),
         pytest.param(["compare", "one"], "RUN: 1 runs", id="one run"),
         pytest.param(["run", "one"], "RUN: one", id="a run to run"),
     ],
@@ -127,6 +154,17 @@ def test_a_replay_takes_its_arrivals_from_a_flag(tmp_path: Path) -> None:
     for text in ("sometimes", "bursts:size=0,seconds=1", "poisson:per_minute=3", "closed:at_once=many"):
         with pytest.raises(SettingsError, match="--arrivals"):
             order_of(parsed(*flags, "--arrivals", text))
+
+
+def test_a_replay_is_held_in_turn_where_its_requests_come_one_after_the_other(tmp_path: Path) -> None:
+    """As they do unless another flag says how they come."""
+    log = tmp_path / "log.jsonl"
+    log.write_text(json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}))
+    flags = ["--target", "a=http://x", "--replay", str(log), "--in-turn"]
+
+    assert order_of(parsed(*flags)).in_turn
+    with pytest.raises(SettingsError, match=r"--in-turn: log, poisson:per_second=0\.5 is not allowed"):
+        order_of(parsed(*flags, "--arrivals", "poisson:per_second=0.5"))
 
 
 def test_replays_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@
     client     one streamed request
     arrivals   when sessions begin
     watching   what engines' metrics say meanwhile
-    procedure  warm-ups, then each target in turn, in changing order
+    procedure  warm-ups, then each target's sessions, or each session at all targets, in changing order
     sample     what a request, and a unit of them, showed
     records    a run's file
     stats      percentiles, bootstrap intervals, agreement; pure

@@ -97,7 +97,8 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reset", action="store_true",
-        help="empty the engines' prefix caches before each unit: needed where targets share engines",
+        help="empty the engines' prefix caches before each unit, or with --in-turn before each session: "
+        "needed where targets share engines",
     )  # fmt: skip
     parser.add_argument(
         "--settle-seconds", type=zero_or_more, default=SETTLE_SECONDS, metavar="S",
@@ -116,6 +117,11 @@ def _add_workloads(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sessions", type=positive, metavar="N", help="sessions of each, for its own number")
     parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--in-turn", action="store_true",
+        help="hold each session at every target before the next begins: finer, for differences of a percent; "
+        "for workloads of closed:at_once=1",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: %(default)s")
     parser.add_argument(
         "--replay", action="append", type=Path, default=[], metavar="FILE",
@@ -142,6 +148,7 @@ def head_of(order: Order, now: datetime) -> dict[str, Any]:
         "versions": {"python": machine.python, **machine.versions},
         "seed": order.seed,
         "repeats": order.repeats,
+        "in_turn": order.in_turn,
         "baseline": order.baseline,
         "targets": {target.name: list(target.origins) for target in order.targets},
         "workloads": {workload.name: workload.about for workload in order.workloads},
@@ -190,8 +197,8 @@ async def _measure(order: Order, path: Path, advance: Advance) -> None:
         )
         for workload in order.workloads:
             for repeat, turns in interleaved(targets, order.repeats):
-                for target in turns:
-                    unit = await bench.run(Step(partial(workload.make, repeat), target, repeat))
+                steps = [Step(partial(workload.make, repeat), target, repeat) for target in turns]
+                async for unit in bench.units(steps, in_turn=order.in_turn):
                     append_unit(path, unit)
                     advance(_line(unit))
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sternpost_core.errors import Fault, SettingsError
 from sternpost_core.text import describe
+from sternpost_gateway.bench.procedure import check_in_turn
 from sternpost_gateway.bench.recipes import BUILT_IN, Recipe, chosen, load_recipes, read_arrivals
 from sternpost_gateway.bench.replay import ReplayOptions, load_replay
 from sternpost_gateway.bench.target import Target
@@ -25,20 +26,26 @@ NAMED: Final = "NAME=VALUE"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A workload by its name and sentence, and what makes it for a repetition."""
+    """A workload by its name and sentence, how its sessions arrive, and what makes it for a repetition."""
 
     name: str
     about: str
+    arrivals: Arrivals
     make: Callable[[int], Workload]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be run; the targets' model is empty where they are to be asked for it."""
+    """
+    What is to be run; the targets' model is empty where they are to be asked for it.
+
+    With `in_turn`, each session is held at every target before the next one begins.
+    """
 
     targets: tuple[Target, ...]
     workloads: tuple[Made, ...]
     repeats: int
+    in_turn: bool
     seed: int
     baseline: str
     resets: tuple[str, ...]
@@ -51,7 +58,8 @@ def order_of(arguments: argparse.Namespace) -> Order:
     Return what the flags ask for.
 
     Raises:
-        SettingsError: with every fault of the targets, or those of a file.
+        SettingsError: with every fault of the targets, those of a file, or the workloads that cannot be held
+            in turn.
         OperatingError: a file cannot be read.
     """
     targets = _targets(arguments)
@@ -59,10 +67,14 @@ def order_of(arguments: argparse.Namespace) -> Order:
     if baseline not in {target.name for target in targets}:
         names = ", ".join(target.name for target in targets)
         raise SettingsError("bench", [Fault("--baseline", repr(baseline), names)])
+    workloads = tuple(_workloads(arguments))
+    if arguments.in_turn:
+        check_in_turn("--in-turn", {made.name: made.arrivals for made in workloads})
     return Order(
         targets=targets,
-        workloads=tuple(_workloads(arguments)),
+        workloads=workloads,
         repeats=arguments.repeats,
+        in_turn=arguments.in_turn,
         seed=arguments.seed,
         baseline=baseline,
         resets=tuple(arguments.engine) if arguments.reset else (),
@@ -142,7 +154,10 @@ def _workloads(arguments: argparse.Namespace) -> list[Made]:
     if arguments.replay:
         return _all_differ([_replayed(path, arguments) for path in arguments.replay])
     recipes = chosen(load_recipes(arguments.workloads or BUILT_IN), arguments.workload)
-    return [Made(recipe.name, recipe.about, partial(_make, recipe, arguments)) for recipe in recipes]
+    return [
+        Made(recipe.name, recipe.about, recipe.arrivals, partial(_make, recipe, arguments))
+        for recipe in recipes
+    ]
 
 
 def _all_differ(replays: list[Made]) -> list[Made]:
@@ -167,7 +182,7 @@ def _replayed(path: Path, arguments: argparse.Namespace) -> Made:
         seed=arguments.seed,
     )
     workload = load_replay(path, options)
-    return Made(workload.name, workload.about, lambda repeat: workload)
+    return Made(workload.name, workload.about, workload.arrivals, lambda repeat: workload)
 
 
 def _arrivals(text: str) -> Arrivals:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -115,6 +115,13 @@ def read_arrivals(path: str, entry: object, faults: list[Fault]) -> Arrivals:
         names = ", ".join(inspect.signature(ARRIVALS[kind]).parameters)
         faults.append(Fault(path, ", ".join(values) or "nothing", f"for {kind}: {names}"))
         return Closed()
+
+
+def arrivals_text(arrivals: Arrivals) -> str:
+    """Return how sessions arrive as a flag says it, such as `closed:at_once=1`."""
+    kind = next(name for name, known in ARRIVALS.items() if isinstance(arrivals, known))
+    values = ",".join(f"{name}={value:g}" for name, value in asdict(arrivals).items())
+    return f"{kind}:{values}"
 
 
 def _recipe(path: str, entry: object, faults: list[Fault]) -> Recipe | None:

@@ -57,6 +57,8 @@ def failures(units: Sequence[Unit]) -> list[str]:
 def _lines(head: Mapping[str, Any], figures: Sequence[Figures], ratios: Sequence[Ratios]) -> Iterator[str]:
     yield "# Bench\n"
     yield f"{head['date']}, {head['machine']}. Seed {head['seed']}, {head['repeats']} repetitions.\n"
+    if head.get("in_turn"):
+        yield "Each session was held at every target before the next began.\n"
     yield ", ".join(f"{name} {version}" for name, version in head["versions"].items()) + ".\n"
     yield "In brackets: 95% bootstrap intervals over requests."
     yield f"Ratios are to `{head['baseline']}`, on the same requests."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ class Sample:
     """
     A request and its answer; times in seconds.
 
-    `started` counts from the unit's beginning. `between` is the mean time between two pieces of the answer,
+    `started` counts within the unit's seconds. `between` is the mean time between two pieces of the answer,
     None where there was one piece only. Prefix, suffix and computed tokens are the endpoint's own count and
     add up to the prompt's; where it reports nothing, all of the prompt counts as computed. `answer` is a
     digest of the answer's text, which is not kept. A request that failed has an `error` and no figures.
@@ -45,8 +45,9 @@ class Unit:
     """
     One repetition of a workload at one target: its samples, and what its engines' metrics say of it.
 
-    `seconds` is from the first request to the last answer. `counted` holds how much each metric grew, and
-    `peak` how high a gauge was at most; both are empty where no engine is known.
+    `seconds` is from the first request to the last answer, or the sum of that over the sessions where each
+    was held at every target before the next. `counted` holds how much each metric grew, and `peak` how high
+    a gauge was at most; both are empty where no engine is known.
     """
 
     workload: str
@@ -75,3 +76,12 @@ class Unit:
         ]
         names = {item.name for item in fields(cls)} - {"samples"}
         return cls(**{key: record[key] for key in names & set(record)}, samples=tuple(samples))
+
+
+def summed(counted: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return how much each metric grew in all, of what was counted in parts."""
+    total: dict[str, float] = {}
+    for part in counted:
+        for name, grown in part.items():
+            total[name] = total.get(name, 0.0) + grown
+    return total

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from sternpost_gateway.bench.sample import Sample, Unit
+from sternpost_gateway.bench.sample import Sample, Unit, summed
 from sternpost_gateway.bench.stats import (
     Estimate,
     estimate,
@@ -192,13 +192,8 @@ def _figures(units: Sequence[Unit]) -> Figures | None:
         answers_per_second=sum(1 for one in every if not one.error) / sum(unit.seconds for unit in units),
         memory_peak=_peak(units, MEMORY),
         kv_cache_peak=_peak(units, KV_CACHE),
-        counted=_summed(units),
+        counted=summed(unit.counted for unit in units),
     )
-
-
-def _summed(units: Sequence[Unit]) -> dict[str, float]:
-    names = dict.fromkeys(name for unit in units for name in unit.counted)
-    return {name: sum(unit.counted.get(name, 0.0) for unit in units) for name in names}
 
 
 def _peak(units: Sequence[Unit], name: str) -> float | None:
