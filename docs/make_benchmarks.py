@@ -43,6 +43,9 @@ MEANING: Final = """\
 - All targets stand before the same two engines, each with one computing thread, and get the same bytes;
   answers have one length. Before each unit both engines forget their prefixes, then come three warm-up
   requests. The suffix store keeps the tails of earlier units, as it would in service.
+- Where a bound is one percent (`no_reuse`, `short_chat`), each session is held at every target before the
+  next begins, in changing order, and both engines forget their prefixes before each: whole units differ by
+  more than that.
 - `{no_cache}` is plain vLLM whose requests have a cache salt each, so that nothing is reused; `{plain}` is
   plain vLLM with its prefix cache, asked in turn. `{any_engine}` is the gateway with `layout: TailFirst`,
   which needs no plugin and lets the model read its rules first; `{sternpost}` is the gateway with the

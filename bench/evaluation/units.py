@@ -75,23 +75,45 @@ def unit_key(workload: str, repeat: int, target: str) -> str:
     return f"{workload}/{repeat}/{target}"
 
 
-def pieces(run: Run, targets: Sequence[Target]) -> Iterator[Piece]:
-    """
-    Yield every unit that is not recorded.
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Units that are done together: one, or those whose sessions are held in turn."""
 
-    A workload's repetitions follow one another, in opposite orders: a machine that gets slower or quicker
-    meanwhile does so for every target alike.
+    pieces: tuple[Piece, ...]
+    in_turn: bool = False
+
+
+def groups(run: Run, targets: Sequence[Target]) -> Iterator[Group]:
     """
+    Yield every group of which a unit is not recorded.
+
+    Of a group that is recorded in part all units are done again: requests of another time are no pairs of
+    those that are missing. A workload's repetitions follow one another, in opposite orders: a machine that
+    gets slower or quicker meanwhile does so for every target alike.
+    """
+    return (
+        group
+        for group in _all_groups(run, targets)
+        if any(piece.key not in run.records for piece in group.pieces)
+    )
+
+
+def _all_groups(run: Run, targets: Sequence[Target]) -> Iterator[Group]:
     recipes = {recipe.name: recipe for recipe in load_recipes()}
     for name, amount in run.scope.items():
         if run.only and name not in run.only:
             continue
         recipe = replace(recipes[name], sessions=amount.sessions)
         for repeat, order in interleaved(targets, amount.repeats):
-            for target in order:
-                piece = Piece(recipe, repeat, target)
-                if piece.key not in run.records and is_asked(name, amount, target.name):
-                    yield piece
+            asked = [target for target in order if is_asked(name, amount, target.name)]
+            yield from _grouped([Piece(recipe, repeat, target) for target in asked], amount)
+
+
+def _grouped(pieces: Sequence[Piece], amount: Amount) -> Iterator[Group]:
+    if amount.in_turn:
+        yield Group(tuple(pieces), in_turn=True)
+    else:
+        yield from (Group((piece,)) for piece in pieces)
 
 
 def is_asked(workload: str, amount: Amount, target: str) -> bool:
@@ -121,7 +143,7 @@ async def run_all(run: Run) -> dict[str, str]:
         OperatingError: an engine failed.
     """
     names = [router.name for router in run.routers]
-    if not list(pieces(run, targets_of(dict.fromkeys(names, ""), [], ""))):
+    if not list(groups(run, targets_of(dict.fromkeys(names, ""), [], ""))):
         return {}
     missing: dict[str, str] = {}
     async with AsyncExitStack() as stack:
@@ -139,16 +161,25 @@ async def run_all(run: Run) -> dict[str, str]:
         http = await stack.enter_async_context(open_session())
         salt = f"evaluation-{run.progress.clock.time():.0f}"
         bench = Bench(http, run.progress.clock, salt, tuple(origins), run.settle_seconds)
-        for piece in pieces(run, targets):
-            await _do(run, bench, piece, engines)
+        for group in groups(run, targets):
+            await _do(run, bench, group, engines)
     return missing
 
 
-async def _do(run: Run, bench: Bench, piece: Piece, engines: Sequence[Engine]) -> None:
+async def _do(run: Run, bench: Bench, group: Group, engines: Sequence[Engine]) -> None:
     if run.progress.elapsed() > run.seconds_max:
         raise OutOfTime(f"{run.seconds_max:.0f} s are over; run it again to go on")
-    step = Step(partial(piece.recipe.make, SEED, piece.repeat), piece.target, piece.repeat)
-    unit = with_memory(await bench.run(step), sum(group_bytes(engine.pid) for engine in engines))
+    units = [unit async for unit in bench.units(list(map(_step, group.pieces)), in_turn=group.in_turn)]
+    held = sum(group_bytes(engine.pid) for engine in engines)
+    for piece, unit in zip(group.pieces, units, strict=True):
+        _record(run, piece, with_memory(unit, held))
+
+
+def _step(piece: Piece) -> Step:
+    return Step(partial(piece.recipe.make, SEED, piece.repeat), piece.target, piece.repeat)
+
+
+def _record(run: Run, piece: Piece, unit: Unit) -> None:
     run.records.add(piece.key, unit.to_record())
     failed = [sample.error for sample in unit.samples if sample.error]
     said = f"{piece.key}: {len(unit.samples)} requests in {unit.seconds:.1f} s"

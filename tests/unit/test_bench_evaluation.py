@@ -19,7 +19,7 @@ from bench.evaluation.claims import BEST_PEER, CLAIMS, Claim, judge
 from bench.evaluation.peers import litellm_settings
 from bench.evaluation.scope import QUICK, WHOLE, Amount, Scope
 from bench.evaluation.targets import ANY_ENGINE, HOP, NO_CACHE, PLAIN, POLICIES, STERNPOST, targets_of
-from bench.evaluation.units import Run, is_asked, pieces, recorded_units, run_all, unit_key, with_memory
+from bench.evaluation.units import Run, groups, is_asked, recorded_units, run_all, unit_key, with_memory
 from bench.gateway.arms import LITELLM, SMG
 from bench.routing.routers import Router
 from sternpost_core.clock import SystemClock
@@ -27,6 +27,7 @@ from sternpost_core.kill import KillLevel
 from sternpost_core.policy import Layout
 from sternpost_core.policy_parse import parse
 from sternpost_fakes.engine import FakeEngine, running_engine
+from sternpost_gateway.bench.procedure import check_in_turn
 from sternpost_gateway.bench.recipes import load_recipes
 from sternpost_gateway.bench.sample import Sample, Unit
 from sternpost_gateway.bench.summary import MEMORY, figures_of
@@ -112,7 +113,78 @@ def test_repetitions_of_a_workload_follow_one_another_backwards(make_run: MakeRu
         ("multi_turn_qa", 0, PLAIN),
         ("no_reuse", 0, PLAIN),
         ("no_reuse", 1, PLAIN),
-    ] == [(piece.recipe.name, piece.repeat, piece.target.name) for piece in pieces(make_run(), targets)]
+    ] == [
+        (piece.recipe.name, piece.repeat, piece.target.name)
+        for group in groups(make_run(), targets)
+        for piece in group.pieces
+    ]
+
+
+@pytest.mark.parametrize(
+    ("in_turn", "recorded", "expected"),
+    [
+        pytest.param(False, [], ["0 no", "0 plain", "1 plain", "1 no"], id="one by one"),
+        pytest.param(False, ["0 no"], ["0 plain", "1 plain", "1 no"], id="one by one, one is there"),
+        pytest.param(True, [], ["0 no, 0 plain", "1 plain, 1 no"], id="in turn"),
+        pytest.param(True, ["0 no"], ["0 no, 0 plain", "1 plain, 1 no"], id="in turn, one is there"),
+        pytest.param(True, ["0 no", "0 plain"], ["1 plain, 1 no"], id="in turn, all are there"),
+    ],
+)
+def test_what_is_held_in_turn_is_done_together(
+    make_run: MakeRun, in_turn: bool, recorded: list[str], expected: list[str]
+) -> None:
+    """And again where one of its units is missing: pairs are requests of the same time."""
+    short = {NO_CACHE: "no", PLAIN: "plain"}
+    keys = {
+        f"{repeat} {short[name]}": unit_key("fixed_tail", repeat, name) for name in short for repeat in (0, 1)
+    }
+    run = replace(make_run(), scope={"fixed_tail": Amount(1, repeats=2, in_turn=in_turn)})
+    for one in recorded:
+        run.records.add(keys[one], {})
+
+    found = list(groups(run, targets_of({HOP: "http://g"}, ["http://a"], "m")))
+
+    assert {in_turn} == {group.in_turn for group in found}
+    assert expected == [
+        ", ".join(f"{piece.repeat} {short[piece.target.name]}" for piece in group.pieces) for group in found
+    ]
+
+
+async def test_a_group_that_is_recorded_in_part_is_run_again_in_turn(make_run: MakeRun) -> None:
+    """A new record takes the place of the old one, in the file as well; what is whole stays."""
+    scope: Scope = {"fixed_tail": Amount(2, repeats=2, in_turn=True)}
+    run = replace(make_run(), scope=scope)
+    for repeat, target in ((0, PLAIN), (1, PLAIN), (1, NO_CACHE)):
+        old = replace(unit("fixed_tail", target, 1.0), repeat=repeat)
+        run.records.add(unit_key("fixed_tail", repeat, target), old.to_record())
+    fakes: list[FakeEngine] = []
+
+    @contextlib.asynccontextmanager
+    async def start(settings: EngineSettings) -> AsyncIterator[Engine]:
+        async with running_engine(FakeEngine()) as fake, httpx.AsyncClient(base_url=fake.url) as http:
+            fakes.append(fake)
+            yield Engine(settings.name, "m", 0, http)
+
+    await run_all(replace(run, start=start))
+
+    for records in (run.records, make_run().records):
+        units = recorded_units(records, scope, [NO_CACHE, PLAIN])
+        assert [(NO_CACHE, 0, 2), (NO_CACHE, 1, 6), (PLAIN, 0, 2), (PLAIN, 1, 6)] == [
+            (one.target, one.repeat, len(one.samples)) for one in units
+        ]
+    # Before the warm-ups of both targets, and before each of two sessions at each.
+    assert [2 + 2 * 2] * 2 == [len(fake.posts("/reset_prefix_cache")) for fake in fakes]
+    await run_all(replace(run, start=refuse))
+
+
+@pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
+def test_what_is_judged_by_a_percent_is_held_in_turn(scope: Scope) -> None:
+    """Units differ by more; and sessions of these workloads come one after the other."""
+    arrivals = {recipe.name: recipe.arrivals for recipe in load_recipes()}
+    found = {name: arrivals[name] for name, amount in scope.items() if amount.in_turn}
+
+    assert {one.bound.workload for one in CLAIMS if 1.0 <= one.bound.limit <= 1.01} == set(found)
+    check_in_turn("in_turn", found)
 
 
 def test_what_is_judged_is_repeated() -> None:
@@ -153,7 +225,8 @@ def test_the_plain_proxy_is_asked_only_what_its_claim_is_about(make_run: MakeRun
     targets = targets_of({HOP: "http://g"}, ["http://a"], "m")
     run = replace(make_run(), scope={"fixed_tail": Amount(1), "no_reuse": Amount(1)})
 
-    assert ["no_reuse"] == [one.recipe.name for one in pieces(run, targets) if one.target.name == HOP]
+    found = [piece for group in groups(run, targets) for piece in group.pieces]
+    assert ["no_reuse"] == [one.recipe.name for one in found if one.target.name == HOP]
 
 
 @pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
