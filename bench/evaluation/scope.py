@@ -30,6 +30,9 @@ class Amount:
 Scope = Mapping[str, Amount]
 """How much of each workload, in the order in which they run."""
 
+NEIGHBOURS: Final = (PLAIN, STERNPOST, HOP, SMG)
+"""What is asked in turn, in this order: what is compared comes one right after the other."""
+
 QUICK: Final[Scope] = {
     "agent_unstable": Amount(8),
     "clean_shared": Amount(8),
@@ -38,8 +41,8 @@ QUICK: Final[Scope] = {
     "long_reasoning": Amount(1, targets=(NO_CACHE, PLAIN, SMG, STERNPOST)),
     # Units differ by three percent from one to the next, whatever is asked. Where a bound allows one percent,
     # each session is therefore held at all targets before the next begins.
-    "no_reuse": Amount(8, targets=(PLAIN, SMG, STERNPOST, HOP), in_turn=True),
-    "short_chat": Amount(24, targets=(PLAIN, SMG, STERNPOST, HOP), in_turn=True),
+    "no_reuse": Amount(8, targets=NEIGHBOURS, in_turn=True),
+    "short_chat": Amount(24, targets=NEIGHBOURS, in_turn=True),
 }
 """What the bounds are about: within 15 minutes on two cores."""
 
@@ -51,8 +54,8 @@ WHOLE: Final[Scope] = {
     # Where a bound allows one percent, each session is held at all targets before the next begins, for units
     # differ by three percent from one to the next. It takes many sessions besides, for which there is time
     # where one router stands for all: none of them can reuse anything here.
-    "no_reuse": Amount(25, repeats=2, targets=(PLAIN, SMG, STERNPOST, HOP), in_turn=True),
-    "short_chat": Amount(75, repeats=2, targets=(PLAIN, SMG, STERNPOST, HOP), in_turn=True),
+    "no_reuse": Amount(24, repeats=2, targets=NEIGHBOURS, in_turn=True),
+    "short_chat": Amount(72, repeats=2, targets=NEIGHBOURS, in_turn=True),
     # No bound is about the rest, which is why they are not repeated.
     "high_dynamic": Amount(4),
     "agent_clean": Amount(10),

@@ -111,9 +111,14 @@ def _all_groups(run: Run, targets: Sequence[Target]) -> Iterator[Group]:
 
 def _grouped(pieces: Sequence[Piece], amount: Amount) -> Iterator[Group]:
     if amount.in_turn:
-        yield Group(tuple(pieces), in_turn=True)
+        yield Group(tuple(sorted(pieces, key=partial(_place, amount))), in_turn=True)
     else:
         yield from (Group((piece,)) for piece in pieces)
+
+
+def _place(amount: Amount, piece: Piece) -> int:
+    """Return where a target stands in the order in which targets have their turns."""
+    return amount.targets.index(piece.target.name) if amount.targets else 0
 
 
 def is_asked(workload: str, amount: Amount, target: str) -> bool:

@@ -10,6 +10,7 @@ FIXED_ROLES: Final = frozenset({b'"system"', b'"developer"'})
 """The roles of messages that are the same for all users."""
 
 USER_ROLE: Final = b'"user"'
+ASSISTANT_ROLE: Final = b'"assistant"'
 
 
 def role_of(document: Document, message: Span) -> bytes:

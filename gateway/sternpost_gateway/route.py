@@ -55,6 +55,12 @@ AWAY_TOKENS: Final = 256.0
 """A miss leaves its two for an engine that has so much less to do, as a prefill in tokens: more than that is
 not waited for where another gateway may have sent the conversation, and may not."""
 
+RECENT_TOKENS: Final = 64.0
+RECENT_TOKENS_ALONE: Final = 16.0
+"""What a request of the last seconds counts to a miss, as a prefill in tokens, since its conversation may go
+on. Among all engines one that idles now is found, and most of what was sent before is over; among two there
+is evenness, and no more."""
+
 
 class Affinity(StrEnum):
     """How a choice came about; the values are metric labels."""
@@ -93,10 +99,9 @@ class Candidate:
         """Return the tokens that are in front of a request, or delay it as if they were."""
         return self.ahead_tokens + DECODE_TOKENS * (self.in_flight + 1)
 
-    @property
-    def demand(self) -> float:
-        """Return the load with that of the last seconds, whose conversations will go on; in seconds."""
-        return self.load + DECODE_TOKENS * self.recent / self.prefill_rate / self.weight
+    def demand(self, recent_tokens: float) -> float:
+        """Return the load with that of the last seconds, of which each counts so many tokens; in seconds."""
+        return self.load + recent_tokens * self.recent / self.prefill_rate / self.weight
 
     def cost(self, prompt_tokens: float) -> float:
         """
@@ -112,10 +117,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is known of a request: its conversation key, None if it has none, and its prompt's tokens."""
+    """
+    What is known of a request: its conversation key, None if it has none, and its prompt's tokens.
+
+    With `is_alone`, no other gateway sends requests of the same conversations.
+    """
 
     key: str | None
     prompt_tokens: float = 0.0
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +183,7 @@ class LeastCost:
     An engine over the bound is passed over. Where no engine holds anything worth mentioning, the two engines
     of the highest rendezvous rank are the two choices that a miss gets the least loaded of: so gateways that
     know nothing of each other send a conversation to one of the same two, unless both have much more to do
-    than another.
+    than another. A gateway that is alone chooses among all.
     """
 
     def __init__(self, chance: random.Random) -> None:
@@ -186,16 +196,19 @@ class LeastCost:
         allowed = within_bounds(candidates)
         most = max(candidate.reuse_tokens for candidate in candidates)
         if most < max(REUSE_TOKENS_MIN, REUSE_SHARE_MIN * demand.prompt_tokens):
-            return Choice(self._missed(allowed, demand.key).engine, Affinity.MISSED)
+            return Choice(self._missed(allowed, demand.key, is_alone=demand.is_alone).engine, Affinity.MISSED)
         chosen = cheapest(allowed, demand)
         is_held = chosen.reuse_tokens >= most - TIE_TOKENS
         return Choice(chosen.engine, Affinity.HELD if is_held else Affinity.SPILLED)
 
-    def _missed(self, candidates: Sequence[Candidate], key: str) -> Candidate:
+    def _missed(self, candidates: Sequence[Candidate], key: str, *, is_alone: bool) -> Candidate:
         by_rank = sorted(candidates, key=lambda candidate: -rendezvous_rank(key, candidate.engine.url))
-        own = min(by_rank[:CHOICES], key=lambda candidate: candidate.demand)
-        least = min(by_rank, key=lambda candidate: candidate.demand)
-        return own if own.demand <= least.demand + AWAY_TOKENS / least.prefill_rate else least
+        if is_alone:
+            return min(by_rank, key=lambda candidate: candidate.demand(RECENT_TOKENS_ALONE))
+        demands = [candidate.demand(RECENT_TOKENS) for candidate in by_rank]
+        own, least = demands.index(min(demands[:CHOICES])), demands.index(min(demands))
+        is_near = demands[own] <= demands[least] + AWAY_TOKENS / by_rank[least].prefill_rate
+        return by_rank[own if is_near else least]
 
 
 def cheapest(candidates: Sequence[Candidate], demand: Demand) -> Candidate:

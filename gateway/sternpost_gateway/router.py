@@ -15,6 +15,7 @@ from sternpost_core.hint import Report
 from sternpost_gateway.block_index import BlockIndex
 from sternpost_gateway.ejection import Ejections
 from sternpost_gateway.eligible import eligible
+from sternpost_gateway.elsewhere import Elsewhere, goes_on
 from sternpost_gateway.estimates import Estimates, Sample
 from sternpost_gateway.fleet import Engine, Fleet, View
 from sternpost_gateway.plan import Planned
@@ -129,6 +130,7 @@ class Router:
         ejections: Ejections,
         slow_start: SlowStart,
         recent: Recent,
+        elsewhere: Elsewhere,
         strategies: Strategies,
     ) -> None:
         self._fleet = fleet
@@ -138,6 +140,7 @@ class Router:
         self._ejections = ejections
         self._slow_start = slow_start
         self._recent = recent
+        self._elsewhere = elsewhere
         self._strategies = strategies
 
     def views(self) -> tuple[View, ...]:
@@ -219,7 +222,10 @@ class Router:
     def _by_score(self, planned: Planned, views: Sequence[View]) -> Routed:
         blocks = blocks_of(planned)
         held = self._index.match(blocks.hashes)
-        demand = Demand(planned.conversation, self._estimates.tokens(blocks.prompt_bytes))
+        if planned.conversation is not None:
+            self._elsewhere.note(planned.conversation, goes_on=goes_on(planned))
+        prompt_tokens = self._estimates.tokens(blocks.prompt_bytes)
+        demand = Demand(planned.conversation, prompt_tokens, self._elsewhere.is_alone)
         weights = self._slow_start.weights([view.engine for view in views])
         candidates = [
             self._candidate(planned, view, held_bytes(held.get(view.engine, 0), blocks), weight)

@@ -12,6 +12,7 @@ from sternpost_gateway.block_index import BlockIndex
 from sternpost_gateway.cold_gate import ColdGate, OnOutcome
 from sternpost_gateway.cold_limiter import ColdLimits
 from sternpost_gateway.ejection import Ejections
+from sternpost_gateway.elsewhere import Elsewhere
 from sternpost_gateway.estimates import Estimates
 from sternpost_gateway.fleet import Engine, Fleet
 from sternpost_gateway.prefill_budget import BUILD_SHARE, SHADOW_SHARE, PrefillBudget
@@ -96,6 +97,7 @@ def make_routing(
         ejections=ejections,
         slow_start=slow_start,
         recent=recent,
+        elsewhere=Elsewhere(),
         strategies=strategies(chance),
     )
 

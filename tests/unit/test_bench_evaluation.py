@@ -187,6 +187,17 @@ def test_what_is_judged_by_a_percent_is_held_in_turn(scope: Scope) -> None:
     check_in_turn("in_turn", found)
 
 
+@pytest.mark.parametrize("scope", [QUICK, WHOLE], ids=["quick", "whole"])
+def test_what_is_compared_in_turn_stands_side_by_side(scope: Scope, make_run: MakeRun) -> None:
+    """Of what a pair of targets is asked, no third one is asked in between; each repetition begins so."""
+    targets = targets_of(dict.fromkeys((SMG, "litellm", STERNPOST, HOP), "http://g"), ["http://a"], "m")
+    found = [group for group in groups(replace(make_run(), scope=scope), targets) if group.in_turn]
+
+    assert {(PLAIN, STERNPOST, HOP, SMG)} == {
+        tuple(piece.target.name for piece in group.pieces) for group in found
+    }
+
+
 def test_what_is_judged_is_repeated() -> None:
     """One repetition would hold a bound to one draw of the workload."""
     judged = {claim.bound.workload for claim in CLAIMS}

@@ -176,6 +176,9 @@ def test_arrivals_are_read(entry: dict[str, Any], expected: object, tmp_path: Pa
         pytest.param(
             {"arrivals": {"kind": "bursts", "size": 0, "seconds": 1}}, r"arrivals.size: 0", id="zero"
         ),
+        pytest.param(
+            {"arrivals": {"kind": "closed", "at_once": 0.5}}, r"at_once: 0.5 .* a whole number", id="half"
+        ),
         pytest.param({"arrivals": "daily"}, r"arrivals: 'daily'", id="no object"),
         pytest.param({"colour": "red"}, r"an object with name, about, shape", id="unknown key"),
     ],

@@ -222,6 +222,36 @@ def test_miss_leaves_the_keys_two_engines_for_one_with_much_less_to_do(ahead: fl
     assert stays is (least_cost().choose(offered, CHAT).engine in own)
 
 
+@pytest.mark.parametrize(
+    ("is_alone", "expected"),
+    [
+        pytest.param(True, {2, 3}, id="alone-any-that-idles"),
+        pytest.param(False, {0, 1}, id="beside-others-one-of-two"),
+    ],
+)
+def test_gateway_that_is_alone_chooses_among_all_engines(is_alone: bool, expected: set[int]) -> None:
+    """Nobody else looks for the conversation, so that not even a short wait is worth its two engines."""
+    by_rank = sorted(ENGINES, key=lambda engine: -rendezvous_rank("key", engine.url))
+    offered = [
+        Candidate(engine, 0, ahead_tokens=AWAY_TOKENS if place < 2 else 0.0, prefill_rate=RATE)
+        for place, engine in enumerate(by_rank)
+    ]
+    chosen = least_cost().choose(offered, replace(CHAT, is_alone=is_alone)).engine
+
+    assert by_rank.index(chosen) in expected
+
+
+def test_gateway_that_is_alone_finds_the_engine_that_idles_now() -> None:
+    """Most of what an engine was sent in the last seconds is over; what it computes is not."""
+    idle, busy = (
+        Candidate(ENGINES[0], 0, recent=12.0, prefill_rate=RATE),
+        Candidate(ENGINES[1], 4, prefill_rate=RATE),
+    )
+    chosen = least_cost().choose([idle, busy], replace(CHAT, is_alone=True)).engine
+
+    assert ENGINES[0] == chosen
+
+
 def test_misses_spread_as_evenly_as_two_choices_do() -> None:
     """A thousand conversations that share nothing load no engine far above the mean."""
     strategy, counts = least_cost(), Counter[Engine]()

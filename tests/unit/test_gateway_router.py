@@ -61,10 +61,14 @@ def pool() -> Pool:
     return Pool(routing, clock, tails)
 
 
-def chat(question: str, session: str | None = None, prefix: str = PREFIX) -> Planned:
+def chat(
+    question: str, session: str | None = None, prefix: str = PREFIX, *, goes_on: bool = False
+) -> Planned:
     """Return the plan of a chat behind a long prefix."""
     headers = ((b"x-tenant-id", b"acme"), *(((b"x-session-id", session.encode()),) if session else ()))
     messages = [{"role": "system", "content": prefix}, {"role": "user", "content": question}]
+    if goes_on:
+        messages += [{"role": "assistant", "content": "There."}, {"role": "user", "content": "Sure?"}]
     return Scene(body={"model": "qwen", "messages": messages}, policy=OBSERVING, headers=headers).plan()
 
 
@@ -220,3 +224,28 @@ def test_without_a_ready_engine_there_is_no_route() -> None:
 
     with pytest.raises(NoEngine):
         tested.routing.router.route(chat("Where?"))
+
+
+@pytest.mark.parametrize(
+    ("others_begin", "engines"),
+    [
+        pytest.param(False, 4, id="conversations-begin-here"),
+        pytest.param(True, 2, id="conversations-begin-elsewhere"),
+    ],
+)
+def test_gateway_that_is_alone_sends_a_conversation_to_any_engine(others_begin: bool, engines: int) -> None:
+    """Where others send turns of the same conversations, one of the two of its rank is where they look."""
+    tested = pool()
+    for number in range(40):
+        name, prefix = f"session-{number}", f"{number} {PREFIX}"
+        if not others_begin:
+            tested.answer(chat("Where?", name, prefix))
+        tested.answer(chat("Where?", name, prefix, goes_on=True))
+    homes = set()
+    for number in range(4):
+        # Nothing shared: each is a miss, and each engine has had one request more than the next by then.
+        routed = tested.send(chat("Where?", "one", f"new {number} {PREFIX}"))
+        homes.add(routed.engine)
+        tested.routing.router.failed(routed)
+
+    assert engines == len(homes)

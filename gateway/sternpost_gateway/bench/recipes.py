@@ -32,6 +32,9 @@ ARRIVALS: Final[Mapping[str, type[Arrivals]]] = {
     "traced": Traced,
 }
 
+WHOLE_NUMBERS: Final = frozenset({"at_once", "size"})
+"""What counts sessions, of how they arrive."""
+
 KEYS: Final = ("name", "about", "shape", "sessions", "answer_tokens", "arrivals", "sizes")
 
 
@@ -109,6 +112,8 @@ def read_arrivals(path: str, entry: object, faults: list[Fault]) -> Arrivals:
     for key, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= SIZE_MAX:
             faults.append(Fault(f"{path}.{key}", describe(value), f"a number above 0, at most {SIZE_MAX}"))
+        elif key in WHOLE_NUMBERS and not float(value).is_integer():
+            faults.append(Fault(f"{path}.{key}", describe(value), "a whole number"))
     try:
         return ARRIVALS[kind](**values)
     except TypeError:
