@@ -11,6 +11,7 @@ from typing import Final
 
 from sternpost_core.clock import SystemClock
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.flag_numbers import integer
 from sternpost_core.policy_parse import ANCHOR_MAX, RECOMPUTE_MAX
 from sternpost_core.reader import is_dns_name
 from sternpost_engine.calibrate.settings import Settings
@@ -126,13 +127,13 @@ def _add_recompute(parser: argparse.ArgumentParser, defaults: Settings) -> None:
     )
     parser.add_argument(
         "--match",
-        type=_integer(0, RECOMPUTE_MAX),
+        type=integer(0, RECOMPUTE_MAX),
         default=defaults.match,
         help="the most tokens computed because the middle names them; 0: none (default: %(default)s)",
     )
     parser.add_argument(
         "--anchor",
-        type=_integer(0, ANCHOR_MAX),
+        type=integer(0, ANCHOR_MAX),
         default=defaults.anchor,
         help="the position of the tail in the anchored rows; 0: behind the longest middle (default: 0)",
     )
@@ -167,29 +168,17 @@ def _add_effort(parser: argparse.ArgumentParser, defaults: Settings) -> None:
     )
     for flag, default, least, most, what in numbers:
         parser.add_argument(
-            flag, type=_integer(least, most), default=default, help=f"{what} (default: {default})"
+            flag, type=integer(least, most), default=default, help=f"{what} (default: {default})"
         )
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default=defaults.device, help="default: %(default)s"
     )
 
 
-def _integer(least: int, most: int) -> Callable[[str], int]:
-    def convert(word: str) -> int:
-        number = int(word) if word.strip().isdecimal() else least - 1
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(
-                f"{word!r} is not allowed; allowed: an integer from {least} to {most}"
-            )
-        return number
-
-    return convert
-
-
 def _counts(least: int) -> Callable[[str], tuple[int, ...]]:
     def convert(word: str) -> tuple[int, ...]:
-        one = _integer(least, RECOMPUTE_MAX)
-        counts = tuple(dict.fromkeys(one(part) for part in word.split(",")))
+        one = integer(least, RECOMPUTE_MAX)
+        counts = tuple(dict.fromkeys(one(part.strip()) for part in word.split(",")))
         if len(counts) > COUNTS_MAX:
             raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: up to {COUNTS_MAX} counts")
         return counts

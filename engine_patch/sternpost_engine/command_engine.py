@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_core.flag_numbers import port_number, positive
 from sternpost_engine.support import CONNECTOR_NAME, SCHEDULER
 
 SERVER_MODULE: Final = "vllm.entrypoints.openai.api_server"
@@ -42,7 +43,6 @@ On a CPU compilation takes minutes and gains little for a small model, float32 i
 prompt past 4,096 tokens takes longer than anybody waits.
 """
 
-PORT_MAX: Final = 65_535
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -126,7 +126,7 @@ class EngineCommand:
         parser.add_argument(
             "--host", default="127.0.0.1", help="the address to listen on (default: %(default)s)"
         )
-        parser.add_argument("--port", type=_port, default=8100, help="default: %(default)s")
+        parser.add_argument("--port", type=port_number, default=8100, help="default: %(default)s")
         parser.add_argument("--log-level", choices=LOG_LEVELS, default="info", help="default: %(default)s")
         parser.add_argument("--plain", action="store_true", help="without the plugin: vLLM as it is")
         parser.add_argument(
@@ -137,13 +137,13 @@ class EngineCommand:
         )
         parser.add_argument(
             "--kv-cache-gib",
-            type=_at_least_one,
+            type=positive,
             default=1,
             help="CPU: memory for the KV cache (default: %(default)s)",
         )
         parser.add_argument(
             "--threads",
-            type=_at_least_one,
+            type=positive,
             default=_cores(),
             help="CPU: computing threads (default: every core)",
         )
@@ -194,20 +194,6 @@ def _is_cpu_build() -> bool:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _port(word: str) -> int:
-    port = int(word) if word.isdecimal() else 0
-    if not 1 <= port <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: a port from 1 to {PORT_MAX}")
-    return port
-
-
-def _at_least_one(word: str) -> int:
-    number = int(word) if word.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: an integer from 1 on")
-    return number
 
 
 COMMAND: Final = EngineCommand()

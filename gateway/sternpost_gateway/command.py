@@ -11,14 +11,23 @@ from types import MappingProxyType
 from typing import Final
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.flag_numbers import (
+    integer,
+    member_of,
+    port_number,
+    port_or_zero,
+    positive,
+    seconds,
+    share,
+)
 from sternpost_core.keys import SECRET_BYTES_MIN
 from sternpost_gateway.cluster_flags import add_cluster_arguments, cluster_of
 from sternpost_gateway.cold_limiter import ColdLimits
-from sternpost_gateway.flag_numbers import member_of, port_number, positive, seconds, share, worker_count
 from sternpost_gateway.prefill_budget import SHADOW_SHARE
 from sternpost_gateway.secret_files import TOKEN_LENGTH_MIN, secret_bytes, secret_text
 from sternpost_gateway.server import serve
 from sternpost_gateway.settings import (
+    WORKERS_MAX,
     Cluster,
     Credentials,
     KvEventPorts,
@@ -191,11 +200,11 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
-        "--port", type=port_number, default=8080, help="port to listen on (default: %(default)s)"
+        "--port", type=port_or_zero, default=8080, help="port to listen on (default: %(default)s)"
     )
     parser.add_argument(
         "--workers",
-        type=worker_count,
+        type=integer(1, WORKERS_MAX),
         default=1,
         metavar="N",
         help="processes that share the port, and the limits (default: %(default)s)",

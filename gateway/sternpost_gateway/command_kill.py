@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import datetime
 import getpass
+import ssl
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
@@ -18,6 +19,7 @@ import httpx
 from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.gateway_tls import GatewayCertificate
 from sternpost_core.kill import LEVEL_FORMS, REASON_LENGTH_MAX, KillLevel, level_named
 from sternpost_core.reader import is_full_name
 from sternpost_gateway.cluster.errors import ClusterError
@@ -51,6 +53,7 @@ class Order:
     What the command line asks for: a level to set, or None to look only.
 
     With a cluster, the level goes to its API server first, and gateways that are not named are found there.
+    With a certificate, gateways that serve it are met, and no other.
     """
 
     gateways: tuple[str, ...]
@@ -58,6 +61,17 @@ class Order:
     policy: str | None
     wanted: Wanted | None
     cluster: Cluster | None = None
+    certificate: GatewayCertificate | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Return how gateways are asked that are found by their pods."""
+        return "http" if self.certificate is None else "https"
+
+    @property
+    def trusted(self) -> ssl.SSLContext | bool:
+        """Return what makes a gateway's certificate count: that it is the one, or whom the machine trusts."""
+        return True if self.certificate is None else self.certificate.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +111,13 @@ class KillCommand:
             help=f"base URL of a gateway; once for each (default: {GATEWAY_DEFAULT})",
         )
         parser.add_argument(
+            "--gateway-certificate",
+            type=Path,
+            metavar="FILE",
+            help="gateways serve TLS with the first certificate of this file (default: those that no "
+            "--gateway names serve none, and that of an https URL has to be one that this machine trusts)",
+        )
+        parser.add_argument(
             "--token-file", type=Path, required=True, metavar="FILE", help="the gateways' admin token"
         )
         add_cluster_arguments(parser, "set the level at the API server first, and find the gateways there")
@@ -129,7 +150,7 @@ def order_of(arguments: argparse.Namespace) -> Order:
 
     Raises:
         SettingsError: with every fault.
-        OperatingError: the token file cannot be read.
+        OperatingError: the file of the token or of the certificate cannot be read.
     """
     cluster = cluster_of(arguments)
     named = arguments.gateway or ([] if cluster else [GATEWAY_DEFAULT])
@@ -142,13 +163,17 @@ def order_of(arguments: argparse.Namespace) -> Order:
     token = secret_text("--token-file", arguments.token_file, TOKEN_LENGTH_MIN)
     assert token is not None, "the flag is required"
     wanted = None if arguments.level is None else Wanted(arguments.level, policy, reason, arguments.force)
-    return Order(gateways, token, policy, wanted, cluster)
+    file: Path | None = arguments.gateway_certificate
+    certificate = GatewayCertificate(file) if file is not None else None
+    return Order(gateways, token, policy, wanted, cluster, certificate)
 
 
 async def carry_out(order: Order) -> Result:
     """Carry out an order; no environment variable about proxies is believed."""
     headers = {"authorization": f"Bearer {order.token}"}
-    async with httpx.AsyncClient(headers=headers, timeout=None, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        headers=headers, timeout=None, trust_env=False, verify=order.trusted
+    ) as client:
         kills = KillClient(client, SystemClock(), ANSWER_SECONDS)
         if order.cluster is None:
             return Result(await kills.ask(order.gateways, order.wanted, order.policy), ())
@@ -167,7 +192,7 @@ async def _through_cluster(order: Order, cluster: Cluster, api: KubernetesApi, k
         notes.append(f"API server: CacheKillSwitch {written.name}: {one_line(written.detail)}")
     gateways = order.gateways
     if not gateways:
-        gateways, note = await _found(api, cluster)
+        gateways, note = await _found(api, cluster, order.scheme)
         notes += [note] if note else []
     if order.wanted is None or written is None or not written.ok or order.wanted.level is KillLevel.NONE:
         # Taking a level back also takes back what an earlier call has set straight at a gateway.
@@ -178,9 +203,9 @@ async def _through_cluster(order: Order, cluster: Cluster, api: KubernetesApi, k
     return Result([told.get(outcome.gateway, outcome) for outcome in outcomes], tuple(notes))
 
 
-async def _found(api: KubernetesApi, cluster: Cluster) -> tuple[tuple[str, ...], str]:
+async def _found(api: KubernetesApi, cluster: Cluster, scheme: str) -> tuple[tuple[str, ...], str]:
     try:
-        urls = await gateway_urls(api, cluster.namespace)
+        urls = await gateway_urls(api, cluster.namespace, scheme)
     except ClusterError as error:
         return (), f"no gateway is known: {one_line(str(error))}; name them with --gateway"
     return tuple(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sternpost_core.errors import Fault, SettingsError
-from sternpost_gateway.flag_numbers import member_of
+from sternpost_core.flag_numbers import member_of
 from sternpost_gateway.settings import EngineTls, ServerTls, TlsVersion
 
 

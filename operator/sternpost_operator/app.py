@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from sternpost_core.clock import Clock, SystemClock
 from sternpost_core.errors import OperatingError, SternpostError
+from sternpost_core.gateway_tls import GatewayCertificate
 from sternpost_operator.admission import Admission
 from sternpost_operator.engines import HttpProbe
 from sternpost_operator.fleet import Fleet
 from sternpost_operator.framework import watch
-from sternpost_operator.gateway_tls import GatewayCertificate
 from sternpost_operator.gateways import HttpGatewayProbe, gateway_client
 from sternpost_operator.health import serve_health
 from sternpost_operator.kube import Api, Forbidden, KubeApi, connect

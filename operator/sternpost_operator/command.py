@@ -10,11 +10,11 @@ import signal
 from pathlib import Path
 from typing import Final
 
+from sternpost_core.flag_numbers import integer, port_number, port_or_zero
 from sternpost_core.logs import add_log_format, configure_logs
 from sternpost_core.policy_parse import URL_FORM, is_url
 from sternpost_operator.app import OperatorSettings, run_operator
 
-PORT_MAX: Final = 65_535
 WORKERS_MAX: Final = 64
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 GATEWAY_LABELS: Final = "app.kubernetes.io/name=sternpost,app.kubernetes.io/component=gateway"
@@ -42,7 +42,10 @@ class OperatorCommand:
             help="the label selector of gateways that are asked whether they obey (default: %(default)s)",
         )
         parser.add_argument(
-            "--gateway-port", type=_port, default=8080, help="where they are asked (default: %(default)s)"
+            "--gateway-port",
+            type=port_number,
+            default=8080,
+            help="where they are asked (default: %(default)s)",
         )
         parser.add_argument(
             "--gateway-certificate",
@@ -51,18 +54,21 @@ class OperatorCommand:
         )
         parser.add_argument(
             "--health-port",
-            type=_port_or_none,
+            type=port_or_zero,
             default=8081,
             help="serves /healthz and /readyz; 0: does not (default: %(default)s)",
         )
         parser.add_argument(
             "--metrics-port",
-            type=_port_or_none,
+            type=port_or_zero,
             default=9090,
             help="serves /metrics; 0: does not (default: %(default)s)",
         )
         parser.add_argument(
-            "--workers", type=_workers, default=4, help="objects looked at at once (default: %(default)s)"
+            "--workers",
+            type=integer(1, WORKERS_MAX),
+            default=4,
+            help="objects looked at at once (default: %(default)s)",
         )
         parser.add_argument(
             "--separate-namespaces",
@@ -106,29 +112,10 @@ def read_settings(arguments: argparse.Namespace, kubeconfig: str | None) -> Oper
     )
 
 
-def _port(word: str) -> int:
-    return _number(word, 1, PORT_MAX, "a port from 1 to 65535")
-
-
-def _port_or_none(word: str) -> int:
-    return _number(word, 0, PORT_MAX, "a port from 1 to 65535, or 0")
-
-
 def _url(word: str) -> str:
     if not is_url(word):
         raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: {URL_FORM}")
     return word
-
-
-def _workers(word: str) -> int:
-    return _number(word, 1, WORKERS_MAX, f"an integer from 1 to {WORKERS_MAX}")
-
-
-def _number(word: str, low: int, high: int, allowed: str) -> int:
-    number = int(word) if word.isdecimal() and len(word) <= len(str(high)) else low - 1
-    if not low <= number <= high:
-        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: {allowed}")
-    return number
 
 
 COMMAND: Final = OperatorCommand()

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from sternpost_core.gateway_tls import GatewayCertificate
 from sternpost_core.policy_status import SegmentVersion, segment_version
-from sternpost_operator.gateway_tls import GatewayCertificate
 from sternpost_operator.probes import probe_client
 from sternpost_operator.segments import SEEN_MAX, SEGMENTS, Seen
 

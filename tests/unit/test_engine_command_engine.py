@@ -174,4 +174,4 @@ def test_what_is_no_number_is_told_with_what_is_allowed(
     with pytest.raises(SystemExit):
         parsed("--model", str(MODEL), flag, "two")
 
-    assert f"{flag}: 'two' is not allowed; allowed: " in capsys.readouterr().err
+    assert f"{flag}: two is not allowed; allowed: " in capsys.readouterr().err

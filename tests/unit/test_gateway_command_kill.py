@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED, apply_environment
-from sternpost_core.errors import SettingsError
+from sternpost_core.errors import OperatingError, SettingsError
 from sternpost_core.kill import KillLevel
+from sternpost_fakes.certificates import Authority, Pair
 from sternpost_fakes.clock import FakeClock
 from sternpost_fakes.engine import running_engine
+from sternpost_fakes.fake_http import FakeServer, Reply, Seen
 from sternpost_fakes.gateway import ADMIN_TOKEN, RunningGateway, running_gateway
+from sternpost_gateway.cluster.api import KubernetesApi
+from sternpost_gateway.cluster.kill_object import gateway_urls
+from sternpost_gateway.cluster.resources import Listing
 from sternpost_gateway.command_kill import COMMAND, GATEWAY_DEFAULT, order_of, table
 from sternpost_gateway.kill_client import (
     DETAIL_LENGTH_MAX,
@@ -368,3 +375,69 @@ async def test_a_level_that_arrives_by_itself_is_waited_for(tmp_path: Path) -> N
     assert (True, "NewEpoch") == (arrived.complete, arrived.level)
     assert (False, "None") == (missing.complete, missing.level)
     assert missing.seconds >= 0.3
+
+
+@asynccontextmanager
+async def tls_gateway(served: Pair) -> AsyncIterator[str]:
+    """Run what answers as a gateway does that serves a certificate; yield its URL."""
+
+    async def answer(seen: Seen) -> Reply:
+        return Reply(pieces=(json.dumps({"level": "NoRewrite", "policies": {}}).encode(),))
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(served.cert, served.key)
+    server = FakeServer(answer, tls=context)
+    await server.start()
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+
+
+async def test_gateway_that_serves_tls_is_met_by_its_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever name it is for, since pods are asked by address; another one, or none, is not enough."""
+    authority = Authority(tmp_path)
+    served, other = authority.issue("llm.example", "served"), authority.issue("llm.example", "other")
+    async with tls_gateway(served) as url:
+        found = {
+            file: await run(tmp_path, "status", "--gateway", url, *words)
+            for file, words in {
+                "served": ("--gateway-certificate", str(served.cert)),
+                "other": ("--gateway-certificate", str(other.cert)),
+                "none": (),
+            }.items()
+        }
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("https")]
+
+    assert {"served": 0, "other": EXIT_FAILED, "none": EXIT_FAILED} == found
+    assert ["NoRewrite", "unknown", "unknown"] == [line.split()[4] for line in lines]
+    assert all("CERTIFICATE_VERIFY_FAILED" in line for line in lines[1:])
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    """Before anything is sent: who has to switch off at once finds out at once."""
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("a key")
+
+    with pytest.raises(OperatingError, match=r"--gateway-certificate .*wrong\.pem"):
+        order_of(parse(tmp_path, "K1", "--gateway-certificate", str(wrong)))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_gateways_are_found_by_their_pods(tmp_path: Path, scheme: str) -> None:
+    """They are asked over TLS where a certificate says that they serve it."""
+
+    class Pods:
+        async def list(self, kind: object, *, cached: bool, seconds: float) -> Listing:
+            meta = {"name": "gateway-0", "namespace": "sternpost"}
+            return Listing(1, ({"metadata": meta, "status": {"podIP": "10.0.0.7"}},))
+
+    files = ["--gateway-certificate", str(Authority(tmp_path).path)] if scheme == "https" else []
+    order = order_of(parse(tmp_path, "K1", *files))
+
+    assert scheme == order.scheme
+    assert [f"{scheme}://10.0.0.7:8080"] == await gateway_urls(
+        cast(KubernetesApi, Pods()), None, order.scheme
+    )

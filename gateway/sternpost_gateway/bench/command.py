@@ -19,6 +19,7 @@ import aiohttp
 from sternpost_core.clock import SystemClock
 from sternpost_core.command import EXIT_FAILED
 from sternpost_core.errors import Fault, OperatingError, SettingsError
+from sternpost_core.flag_numbers import positive, scale, zero_or_more
 from sternpost_gateway.bench.client import open_session
 from sternpost_gateway.bench.compare import compare, comparison_text
 from sternpost_gateway.bench.machine import describe_machine
@@ -31,7 +32,6 @@ from sternpost_gateway.bench.report import failures, report
 from sternpost_gateway.bench.sample import Unit
 from sternpost_gateway.bench.summary import figures_of, ratios_of, rows_of
 from sternpost_gateway.bench.target import Target
-from sternpost_gateway.flag_numbers import positive, scale, zero_or_more
 
 ACTIONS: Final = ("run", "compare", "workloads")
 COMPARED: Final = 2

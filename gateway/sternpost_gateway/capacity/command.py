@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_core.errors import Fault, OperatingError, PolicyError, SettingsError
+from sternpost_core.flag_numbers import above_zero, busy_percent, positive, zero_or_more
 from sternpost_core.policy import Policy
 from sternpost_core.policy_parse import parse
 from sternpost_gateway.bench.records import read_records
@@ -19,7 +20,6 @@ from sternpost_gateway.capacity.demand import Demand, demands
 from sternpost_gateway.capacity.report import plan_json, plan_text
 from sternpost_gateway.capacity.sizing import Plan, Prices, Promise, plan
 from sternpost_gateway.capacity.speed import Speed, fit, points_of
-from sternpost_gateway.flag_numbers import above_zero, busy_percent, positive, zero_or_more
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.command import BLOCK_TOKENS, CACHE_TOKENS
 from sternpost_gateway.lint.encoders import EstimateEncoder

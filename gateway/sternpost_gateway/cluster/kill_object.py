@@ -48,7 +48,9 @@ def switch_name(policy: str | None) -> str:
     return f"{SWITCH_NAME}.{policy.replace('/', '.')}" if policy else SWITCH_NAME
 
 
-async def gateway_urls(api: KubernetesApi, namespace: str | None, seconds: float = API_SECONDS) -> list[str]:
+async def gateway_urls(
+    api: KubernetesApi, namespace: str | None, scheme: str = "http", seconds: float = API_SECONDS
+) -> list[str]:
     """
     Return the base URLs of the gateways that run as pods, ready or not, in the order of their names.
 
@@ -59,7 +61,7 @@ async def gateway_urls(api: KubernetesApi, namespace: str | None, seconds: float
     addresses = (
         pod_address(pod, GATEWAY_PORT_NAME, GATEWAY_PORT) for pod in sorted(listing.items, key=key_of)
     )
-    return [f"http://{address}" for address in addresses if address is not None]
+    return [f"{scheme}://{address}" for address in addresses if address is not None]
 
 
 async def write_switch(api: KubernetesApi, wanted: Wanted, seconds: float = API_SECONDS) -> Written:

@@ -15,11 +15,11 @@ import yaml
 
 from sternpost_core.command import EXIT_FAILED, EXIT_USAGE
 from sternpost_core.errors import Fault, OperatingError, SettingsError, SternpostError
+from sternpost_core.flag_numbers import member_of, percent, positive, price
 from sternpost_core.policy import Policy
 from sternpost_core.policy_parse import parse
 from sternpost_core.policy_write import to_mapping
 from sternpost_core.reader import is_dns_name
-from sternpost_gateway.flag_numbers import member_of, percent, positive, price
 from sternpost_gateway.lint.analysis import Options, analyse
 from sternpost_gateway.lint.encoders import (
     Encoder,

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from sternpost_core.errors import Fault, SettingsError
+from sternpost_core.flag_numbers import PORT_MAX
 
 ENGINE_OVERHEAD_BYTES: Final = 2_500_000_000
 """What an engine takes beside weights and KV cache, measured: interpreters, libraries and activations."""
 
 GIBIBYTE: Final = 1 << 30
-
-PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Final
 
 from sternpost_core.clock import SystemClock
 from sternpost_core.errors import OperatingError
-from sternpost_operator.local.checks import PORT_MAX, available_bytes, check_memory, check_ports, engine_bytes
+from sternpost_core.flag_numbers import integer, port_number
+from sternpost_operator.local.checks import available_bytes, check_memory, check_ports, engine_bytes
 from sternpost_operator.local.child import ChildSpec, Limits
 from sternpost_operator.local.folders import Folders, default_state, prepared
 from sternpost_operator.local.probe import make_client
@@ -45,7 +46,10 @@ class UpCommand:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the flags."""
         parser.add_argument(
-            "--engines", type=_engines, default=1, help="how many engines (default: %(default)s)"
+            "--engines",
+            type=integer(1, ENGINES_MAX),
+            default=1,
+            help="how many engines (default: %(default)s)",
         )
         parser.add_argument(
             "--model", type=Path, help="default: the cached small model, fetched at its first use"
@@ -54,11 +58,11 @@ class UpCommand:
             "--host", default="127.0.0.1", help="the gateway's address (default: %(default)s)"
         )
         parser.add_argument(
-            "--port", type=_port, default=8080, help="the gateway's port (default: %(default)s)"
+            "--port", type=port_number, default=8080, help="the gateway's port (default: %(default)s)"
         )
         parser.add_argument(
             "--engine-port-base",
-            type=_port,
+            type=port_number,
             default=8100,
             help="the first engine's port (default: %(default)s)",
         )
@@ -149,22 +153,6 @@ def _check_memory(settings: UpSettings) -> None:
     available = available_bytes(MEMINFO)
     if available is not None:
         check_memory(settings.engines, engine_bytes(settings.model, KV_CACHE_GIB), available)
-
-
-def _port(word: str) -> int:
-    port = int(word) if word.isdecimal() else 0
-    if not 1 <= port <= PORT_MAX:
-        raise argparse.ArgumentTypeError(f"{word!r} is not allowed; allowed: a port from 1 to {PORT_MAX}")
-    return port
-
-
-def _engines(word: str) -> int:
-    engines = int(word) if word.isdecimal() else 0
-    if not 1 <= engines <= ENGINES_MAX:
-        raise argparse.ArgumentTypeError(
-            f"{word!r} is not allowed; allowed: an integer from 1 to {ENGINES_MAX}"
-        )
-    return engines
 
 
 COMMAND: Final = UpCommand()

@@ -1,8 +1,8 @@
 """
 How gateways that serve TLS are met: by the very certificate that they serve.
 
-The operator asks pods by their addresses, which no certificate names. That it is this certificate, whose key
-only gateways have, says more than a name would.
+Pods are asked by their addresses, which no certificate names. That it is this certificate, whose key only
+gateways have, says more than a name would.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from math import inf
 from typing import Final, TypeVar
 
 from sternpost_core.text import one_of, shorten
-from sternpost_gateway.settings import WORKERS_MAX
 
 PORT_MAX: Final = 65535
 
@@ -17,14 +17,24 @@ Number = TypeVar("Number", int, float)
 Member = TypeVar("Member", bound=StrEnum)
 
 
+def integer(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads an integer within bounds."""
+    return partial(_integer, lambda value: least <= value <= most, f"an integer from {least} to {most}")
+
+
 def positive(text: str) -> int:
-    """Read a number of at least 1."""
-    return _read(text, int, lambda value: value >= 1, "an integer, 1 or more")
+    """Read an integer of at least 1."""
+    return _integer(lambda value: value >= 1, "an integer, 1 or more", text)
 
 
 def port_number(text: str) -> int:
-    """Read a port; 0 lets the system choose."""
-    return _read(text, int, lambda value: 0 <= value <= PORT_MAX, f"an integer, 0 to {PORT_MAX}")
+    """Read the port of something that others are told of."""
+    return integer(1, PORT_MAX)(text)
+
+
+def port_or_zero(text: str) -> int:
+    """Read a port to listen on; what 0 means is the flag's to say."""
+    return integer(0, PORT_MAX)(text)
 
 
 def seconds(text: str) -> float:
@@ -67,11 +77,6 @@ def busy_percent(text: str) -> float:
     return _read(text, float, lambda value: 0 < value < 100, "above 0, under 100")
 
 
-def worker_count(text: str) -> int:
-    """Read a number of workers."""
-    return _read(text, int, lambda value: 1 <= value <= WORKERS_MAX, f"an integer, 1 to {WORKERS_MAX}")
-
-
 def member_of(kind: type[Member]) -> Callable[[str], Member]:
     """Return what reads a value of an enumeration."""
 
@@ -81,6 +86,13 @@ def member_of(kind: type[Member]) -> Callable[[str], Member]:
         return kind(text)
 
     return read
+
+
+def _integer(holds: Callable[[int], bool], allowed: str, text: str) -> int:
+    # Python takes more for an integer than whoever reads a manifest: digits of any script, and `1_000`.
+    if not (text.isascii() and text.removeprefix("-").isdecimal()):
+        raise _refused(text, allowed)
+    return _read(text, int, holds, allowed)
 
 
 def _read(text: str, kind: Callable[[str], Number], holds: Callable[[Number], bool], allowed: str) -> Number:
@@ -94,4 +106,5 @@ def _read(text: str, kind: Callable[[str], Number], holds: Callable[[Number], bo
 
 
 def _refused(text: str, allowed: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"{shorten(text)} is not allowed; allowed: {allowed}")
+    found = shorten(text) or "nothing"
+    return argparse.ArgumentTypeError(f"{found} is not allowed; allowed: {allowed}")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sternpost_core.errors import OperatingError
+from sternpost_core.gateway_tls import GatewayCertificate
 from sternpost_fakes.certificates import Authority, Pair
 from sternpost_fakes.fake_http import FakeServer, Reply, Seen
-from sternpost_operator.gateway_tls import GatewayCertificate
 from sternpost_operator.gateways import GatewayReport, HttpGatewayProbe, gateway_client
 
 PAGE = b'sternpost_gateway_kill_level{policy=""} 1\nsternpost_gateway_config_age_seconds 1\n'
