@@ -79,7 +79,7 @@ def test_wrong_flag_names_what_is_allowed(words: tuple[str, str], capsys: pytest
         parsed(*words)
     said = capsys.readouterr().err
 
-    assert re.search(rf"{words[0]}: '?{re.escape(words[1])}'? is not allowed; allowed: \\S", said)
+    assert re.search(rf"{words[0]}: '?{re.escape(words[1])}'? is not allowed; allowed: \S", said)
 
 
 def test_rights_are_rules_of_a_role() -> None:
