@@ -13,7 +13,7 @@ from sternpost_gateway.bounded import Bounded
 from sternpost_gateway.plan import Planned
 from sternpost_gateway.roles import ASSISTANT_ROLE, role_of
 
-CONVERSATIONS_MAX: Final = 65_536
+CONVERSATIONS_MAX: Final = 32_768
 """Conversations that are remembered, some 8 MiB, least recently used first out."""
 
 WEIGHT: Final = 1 / 32
@@ -27,7 +27,7 @@ class Elsewhere:
     """Remembers conversations, and how many of those that go on were not seen before."""
 
     def __init__(self) -> None:
-        self._seen: Bounded[int, bool] = Bounded(CONVERSATIONS_MAX)
+        self._seen: Bounded[str, bool] = Bounded(CONVERSATIONS_MAX)
         self._unknown_share = 0.0
 
     @property
@@ -37,9 +37,8 @@ class Elsewhere:
 
     def note(self, conversation: str, *, goes_on: bool) -> None:
         """Take in a request by its conversation key; one that goes on holds an answer already."""
-        key = hash(conversation)
-        is_unknown = self._seen.get(key) is None
-        self._seen.put(key, True)
+        is_unknown = self._seen.get(conversation) is None
+        self._seen.put(conversation, True)
         if goes_on:
             self._unknown_share += WEIGHT * (is_unknown - self._unknown_share)
 
