@@ -38,7 +38,8 @@ class Elsewhere:
     def note(self, conversation: str, *, goes_on: bool) -> None:
         """Take in a request by its conversation key; one that goes on holds an answer already."""
         is_unknown = self._seen.get(conversation) is None
-        self._seen.put(conversation, True)
+        if is_unknown:
+            self._seen.put(conversation, True)
         if goes_on:
             self._unknown_share += WEIGHT * (is_unknown - self._unknown_share)
 

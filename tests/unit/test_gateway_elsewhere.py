@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -83,6 +82,6 @@ def test_a_chat_goes_on_that_holds_an_answer_to_its_first_message(
     path: str, body: dict[str, Any], expected: bool
 ) -> None:
     """What an application puts in front or behind is no answer."""
-    planned = Scene(body=json.loads(json.dumps({"model": "qwen", **body})), path=path).plan()
+    planned = Scene(body={"model": "qwen", **body}, path=path).plan()
 
     assert expected is goes_on(planned)
