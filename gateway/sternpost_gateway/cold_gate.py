@@ -18,6 +18,7 @@ from sternpost_core.clock import Clock
 from sternpost_gateway.cold_limiter import ColdLimiter, ColdLimits, Outcome, Standing, Ticket
 from sternpost_gateway.errors import ColdLimited
 from sternpost_gateway.fleet import Engine
+from sternpost_gateway.line import Line, no_turn
 from sternpost_gateway.router import Routed
 from sternpost_gateway.single_flight import Leader, SingleFlight
 
@@ -98,7 +99,7 @@ class ColdGate:
         self._on_outcome = on_outcome
         self._flights = SingleFlight(chance)
         self._limiters: dict[Engine, ColdLimiter] = {}
-        self._followers: dict[Leader, list[asyncio.Future[bool]]] = {}
+        self._lines: dict[Leader, Line] = {}
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
 
     @property
@@ -130,7 +131,8 @@ class ColdGate:
         began = self._clock.monotonic()
         worth = BATCH_TOKENS if entry.in_batch else self._limits.cold_tokens
         followed = self._leader_of(routed, worth) if entry.may_follow else None
-        if followed is not None and not await self._follow(followed, began):
+        turn = no_turn if followed is None else await self._follow(followed, routed, began)
+        if turn is None:
             return None
         leader = self._lead(routed) if routed.uncached_tokens >= worth else None
         try:
@@ -138,10 +140,11 @@ class ColdGate:
             ticket = await self._find_room(limiter, routed.uncached_tokens, entry)
         except BaseException:
             self._end(leader, succeeded=False)
+            turn()
             raise
         outcome = _came_through(ticket.is_cold, followed)
         self._on_outcome(outcome, self._clock.monotonic() - began)
-        return self._pass(limiter, ticket, leader)
+        return self._pass(limiter, ticket, leader, turn)
 
     def _leader_of(self, routed: Routed, worth: float) -> Leader | None:
         """Return whom a request follows: who computes `worth` tokens of what it is predicted to find."""
@@ -149,25 +152,25 @@ class ColdGate:
             return None
         return self._flights.leader_of(routed.engine, routed.expected_blocks[-1])
 
-    async def _follow(self, leader: Leader, now: float) -> bool:
-        """Wait for a leader; False if it has failed. Who has waited in vain goes on, one after the other."""
-        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._followers.setdefault(leader, []).append(ended)
+    async def _follow(self, leader: Leader, routed: Routed, began: float) -> Callable[[], None] | None:
+        """Wait for a leader; return what ends the follower's turn, None if the leader has failed."""
+        line = self._lines.setdefault(leader, Line())
         try:
             async with asyncio.timeout(self._flights.wait_seconds(leader)):
-                succeeded = await ended
-            if not succeeded:
-                self._on_outcome(Outcome.LEADER_FAILED, self._clock.monotonic() - now)
-            return succeeded
+                succeeded = await line.ended()
         except TimeoutError:
-            now = self._clock.monotonic()
-            await asyncio.sleep(self._flights.release_at(leader, now) - now)
-            self._on_outcome(Outcome.RELEASED, 0.0)
-            return True
-        finally:
-            followers = self._followers.get(leader, [])
-            if ended in followers:
-                followers.remove(ended)
+            await self._go_on(leader)
+            return no_turn
+        if not succeeded:
+            self._on_outcome(Outcome.LEADER_FAILED, self._clock.monotonic() - began)
+            return None
+        return await line.turn(routed.uncached_tokens / routed.prefill_rate)
+
+    async def _go_on(self, leader: Leader) -> None:
+        """Wait in turn, among those who have waited in vain for a leader."""
+        now = self._clock.monotonic()
+        await asyncio.sleep(self._flights.release_at(leader, now) - now)
+        self._on_outcome(Outcome.RELEASED, 0.0)
 
     def _lead(self, routed: Routed) -> Leader:
         new = routed.blocks.hashes[routed.held_blocks :]
@@ -177,9 +180,9 @@ class ColdGate:
         if leader is None:
             return
         self._flights.end(leader)
-        for follower in self._followers.pop(leader, ()):
-            if not follower.done():
-                follower.set_result(succeeded)
+        line = self._lines.pop(leader, None)
+        if line is not None:
+            line.end(succeeded=succeeded)
 
     async def _find_room(self, limiter: ColdLimiter, tokens: float, entry: Entry) -> Ticket:
         ticket = Ticket(tokens, entry.tenant, self._clock.monotonic())
@@ -212,15 +215,19 @@ class ColdGate:
             if room is not None and not room.done():
                 room.set_result(None)
 
-    def _pass(self, limiter: ColdLimiter, ticket: Ticket, leader: Leader | None) -> Pass:
+    def _pass(
+        self, limiter: ColdLimiter, ticket: Ticket, leader: Leader | None, end_turn: Callable[[], None]
+    ) -> Pass:
         def computed() -> None:
             self._end(leader, succeeded=True)
             self._leave(limiter, ticket)
+            end_turn()
 
         def leave() -> None:
             # After `computed` this finds nothing left to give back.
             self._end(leader, succeeded=False)
             self._leave(limiter, ticket)
+            end_turn()
 
         return Pass(computed, leave)
 

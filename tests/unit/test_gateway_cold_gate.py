@@ -150,7 +150,7 @@ def test_followers_go_on_when_the_leader_has_computed() -> None:
 
     async def main(tested: Scene) -> None:
         leader = await tested.enter(sharing())
-        followers = await tested.come(*(sharing(held=15) for _ in range(3)))
+        followers = await tested.come(*(replace(sharing(held=15), reuse_tokens=2000.0) for _ in range(3)))
         await asyncio.sleep(1.0)
         waiting = [task.done() for task in followers]
         leader.computed()
@@ -158,6 +158,67 @@ def test_followers_go_on_when_the_leader_has_computed() -> None:
 
         assert ([False] * 3, 1.0) == (waiting, tested.clock.monotonic())
         assert {Outcome.COLD: 1, Outcome.FOLLOWED: 3} == tested.outcomes
+
+    scene(main)
+
+
+def test_followers_with_prompts_of_their_own_go_one_after_the_other() -> None:
+    """The next goes when the one before has computed its prompt, and at the latest when it should have."""
+
+    async def main(tested: Scene) -> None:
+        leader = await tested.enter(sharing())
+        own = replace(sharing(held=15), reuse_tokens=1648.0)
+        short = replace(sharing(held=15), reuse_tokens=2000.0)
+        quick, slow, last, brief = await tested.come(own, own, own, short)
+        leader.computed()
+        await asyncio.sleep(0.1)
+        at_once = [task.done() for task in (quick, slow, last, brief)]
+        passed = await quick
+        assert passed is not None
+        passed.computed()
+        passed.leave()
+        await slow
+        second = tested.clock.monotonic()
+        await last
+
+        assert [True, False, False, True] == at_once
+        assert (0.1, 0.5) == (second, pytest.approx(tested.clock.monotonic()))
+
+    scene(main)
+
+
+def test_follower_that_leaves_holds_up_nobody() -> None:
+    """Whether it waits for its turn or has it: the next goes at once."""
+
+    async def main(tested: Scene) -> None:
+        leader = await tested.enter(sharing())
+        own = replace(sharing(held=15), reuse_tokens=1648.0)
+        first, gone, last = await tested.come(own, own, own)
+        leader.computed()
+        await asyncio.sleep(0.1)
+        gone.cancel()
+        await asyncio.sleep(0.1)
+        passed = await first
+        assert passed is not None
+        passed.leave()
+        await last
+
+        assert (True, 0.2) == (gone.cancelled(), pytest.approx(tested.clock.monotonic()))
+
+    scene(main)
+
+
+def test_nobody_stands_in_line_for_more_than_five_seconds() -> None:
+    """Of many who have much to compute, those behind go when their patience is over."""
+
+    async def main(tested: Scene) -> None:
+        leader = await tested.enter(sharing())
+        own = replace(sharing(held=15), reuse_tokens=1148.0)
+        followers = await tested.come(*(own for _ in range(12)))
+        leader.computed()
+        await asyncio.gather(*followers)
+
+        assert 5.0 == pytest.approx(tested.clock.monotonic())
 
     scene(main)
 

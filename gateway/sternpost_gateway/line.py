@@ -1,0 +1,73 @@
+"""
+The line behind a leader: who waits for the blocks that it computes, and who goes when they are there.
+
+An engine computes whatever waits for it in one step, at whose end all of it begins to be answered. Followers
+that come at once thus all wait for the sum of what each of them has still to compute. One after the other
+they wait for no more than that, and on the average for little more than half of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+STEP_SECONDS_MIN: Final = 0.1
+"""Who has less than so much to compute goes at once: engines gain from what they compute together, and a
+turn costs a way there and back."""
+
+LINE_SECONDS_MAX: Final = 5.0
+"""Who has stood in line for so long goes, whoever is computing."""
+
+
+class Line:
+    """Who follows one leader, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[bool]] = []
+        self._turns = asyncio.Lock()
+
+    def end(self, *, succeeded: bool) -> None:
+        """Note that the leader has computed its blocks, or has failed to."""
+        for ended in self._waiting:
+            if not ended.done():
+                ended.set_result(succeeded)
+
+    async def ended(self) -> bool:
+        """Wait for the leader; return whether it has computed its blocks."""
+        ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(ended)
+        try:
+            return await ended
+        finally:
+            self._waiting.remove(ended)
+
+    async def turn(self, seconds: float) -> Callable[[], None]:
+        """
+        Wait until the one before has computed its prompt, or should have; return what ends this turn.
+
+        A turn ends by itself after `seconds`, the predicted prefill of what the leader has not computed.
+        """
+        if seconds < STEP_SECONDS_MIN:
+            return no_turn
+        try:
+            async with asyncio.timeout(LINE_SECONDS_MAX):
+                await self._turns.acquire()
+        except TimeoutError:
+            return no_turn
+        return self._once(seconds)
+
+    def _once(self, seconds: float) -> Callable[[], None]:
+        ends = [self._turns.release]
+
+        def end() -> None:
+            if ends:
+                timer.cancel()
+                ends.pop()()
+
+        timer = asyncio.get_running_loop().call_later(seconds, end)
+        return end
+
+
+def no_turn() -> None:
+    """End a turn that nobody waits for."""
