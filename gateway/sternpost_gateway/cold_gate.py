@@ -25,6 +25,9 @@ from sternpost_gateway.single_flight import Leader, SingleFlight
 BATCH_TOKENS: Final = 64.0
 """In a batch, so many tokens that another request is still computing are worth waiting for."""
 
+FOLLOW_SECONDS: Final = 0.5
+"""What another request computes for so long is worth waiting for, however few tokens it is."""
+
 WAIT_SECONDS_MAX: Final = 5.0
 WAIT_SHARE: Final = 0.25
 """A request waits at most so long, or this share of its client's own deadline, whichever is shorter."""
@@ -129,7 +132,7 @@ class ColdGate:
             ColdLimited: there is no room, and no hope for any in time.
         """
         began = self._clock.monotonic()
-        worth = BATCH_TOKENS if entry.in_batch else self._limits.cold_tokens
+        worth = BATCH_TOKENS if entry.in_batch else self._worth(routed)
         followed = self._leader_of(routed, worth) if entry.may_follow else None
         turn = no_turn if followed is None else await self._follow(followed, routed, began)
         if turn is None:
@@ -145,6 +148,10 @@ class ColdGate:
         outcome = _came_through(ticket.is_cold, followed)
         self._on_outcome(outcome, self._clock.monotonic() - began)
         return self._pass(limiter, ticket, leader, turn)
+
+    def _worth(self, routed: Routed) -> float:
+        """Return from how many tokens on it pays to wait for another request that computes them."""
+        return min(self._limits.cold_tokens, FOLLOW_SECONDS * routed.prefill_rate)
 
     def _leader_of(self, routed: Routed, worth: float) -> Leader | None:
         """Return whom a request follows: who computes `worth` tokens of what it is predicted to find."""

@@ -278,9 +278,28 @@ def test_request_that_shares_little_follows_nobody() -> None:
 
     async def main(tested: Scene) -> None:
         await tested.enter(sharing())
-        await tested.enter(sharing(held=7))
+        await tested.enter(sharing(held=3))
 
         assert 0.0 == tested.clock.monotonic()
+
+    scene(main)
+
+
+@pytest.mark.parametrize(
+    ("rate", "waits"),
+    [pytest.param(1000.0, True, id="slow-engine"), pytest.param(10_000.0, False, id="fast-engine")],
+)
+def test_what_takes_another_half_a_second_is_waited_for(rate: float, waits: bool) -> None:
+    """However few tokens it is: on a slow engine a request follows that would not on a fast one."""
+
+    async def main(tested: Scene) -> None:
+        leader = await tested.enter(replace(sharing(), prefill_rate=rate))
+        (follower,) = await tested.come(replace(sharing(held=7), prefill_rate=rate))
+        waited = not follower.done()
+        leader.computed()
+        await follower
+
+        assert waits == waited
 
     scene(main)
 
