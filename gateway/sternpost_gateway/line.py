@@ -16,6 +16,10 @@ STEP_SECONDS_MIN: Final = 0.1
 """Who has less than so much to compute goes at once: engines gain from what they compute together, and a
 turn costs a way there and back."""
 
+TURN_FACTOR: Final = 2.0
+"""A turn whose end nobody sees is over after so many times its predicted prefill. Small prompts take longer
+than their tokens say, and who comes too early is computed together with who comes next."""
+
 LINE_SECONDS_MAX: Final = 5.0
 """Who has stood in line for so long goes, whoever is computing."""
 
@@ -46,7 +50,8 @@ class Line:
         """
         Wait until the one before has computed its prompt, or should have; return what ends this turn.
 
-        A turn ends by itself after `seconds`, the predicted prefill of what the leader has not computed.
+        `seconds` is the predicted prefill of what the leader has not computed; a turn whose end is not seen
+        ends by itself after `TURN_FACTOR` times as long.
         """
         if seconds < STEP_SECONDS_MIN:
             return no_turn
@@ -65,7 +70,7 @@ class Line:
                 timer.cancel()
                 ends.pop()()
 
-        timer = asyncio.get_running_loop().call_later(seconds, end)
+        timer = asyncio.get_running_loop().call_later(TURN_FACTOR * seconds, end)
         return end
 
 
