@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 STEP_SECONDS_MIN: Final = 0.1
@@ -63,15 +64,11 @@ class Line:
         return self._once(seconds)
 
     def _once(self, seconds: float) -> Callable[[], None]:
-        ends = [self._turns.release]
-
-        def end() -> None:
-            if ends:
-                timer.cancel()
-                ends.pop()()
-
-        timer = asyncio.get_running_loop().call_later(TURN_FACTOR * seconds, end)
-        return end
+        # A stack runs what it holds once, however often it is closed.
+        turn = ExitStack()
+        turn.callback(self._turns.release)
+        turn.callback(asyncio.get_running_loop().call_later(TURN_FACTOR * seconds, turn.close).cancel)
+        return turn.close
 
 
 def no_turn() -> None:
